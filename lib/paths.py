@@ -1,0 +1,57 @@
+"""Where things lie. `results/` is committed; `build/` is scratch that can be deleted and made again."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from lib.errors import InputError, shorten
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,119}")
+
+
+def results_dir() -> Path:
+    """Folder of records and tables: `$BERT_RESULTS`, else `results/` of the repository."""
+    return Path(os.environ.get("BERT_RESULTS") or ROOT / "results").resolve()
+
+
+def build_dir() -> Path:
+    """Folder of artefacts, checkpoints, students and executed notebooks: `$BERT_BUILD`, else `build/`."""
+    return Path(os.environ.get("BERT_BUILD") or ROOT / "build").resolve()
+
+
+def component(name: str, value: str) -> str:
+    """`value` if it may stand as one component of a path, else `InputError`.
+
+    Letters, digits and `. _ - = +`, at most 120, not beginning with a dot: nothing can climb out of the folder.
+    """
+    if not SAFE.fullmatch(value) or ".." in value:
+        raise InputError(f"{name}: {shorten(value)} cannot name a folder; allowed: letters, digits and . _ - = +")
+    return value
+
+
+def slug(text: str) -> str:
+    """A path component made from any text: unsafe characters become `-`, never empty, at most 60 characters."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "unnamed"
+    return re.sub(r"\.{2,}", ".", safe)[:60]
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that after a kill the file is either the old one or the new one, never half.
+
+    Raises `InputError` where the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {e.strerror or e}; free some space or set BERT_RESULTS/BERT_BUILD") from e

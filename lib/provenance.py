@@ -1,0 +1,102 @@
+"""What made a number: hashes of configuration and code, git state, versions, processor."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from lib.paths import ROOT
+
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "numpy", "scipy", "scikit-learn", "pandas")
+# The modules whose code can change a number; report, compare, book and efficiency cannot.
+SHARED = ("tasks", "data", "userdata", "batches", "models", "fast", "training", "evaluation", "runs")
+
+
+def digest(value: object) -> str:
+    """First 16 hex digits of the SHA-256 of `value` as canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _code(path: Path) -> str:
+    """Source without comments, layout and docstrings: only what runs counts."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            constant = body[0].value
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+                node.body = body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _imports(path: Path) -> set[str]:
+    """Names of sibling method modules that a method module imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "lib.methods":
+                names |= {a.name for a in node.names}
+            elif node.module.startswith("lib.methods."):
+                names.add(node.module.split(".")[2])
+    return names
+
+
+@functools.cache
+def code_hash(method: str) -> str:
+    """Hash of the lib code that can change a record of `method`: shared modules, the method, what it imports."""
+    lib = ROOT / "lib"
+    methods, todo = set(), {method}
+    while todo:
+        name = todo.pop()
+        path = lib / "methods" / f"{name}.py"
+        if name in methods or not path.exists():
+            continue
+        methods.add(name)
+        todo |= _imports(path)
+    files = [lib / f"{m}.py" for m in SHARED] + [lib / "methods" / f"{m}.py" for m in sorted(methods)]
+    return digest([(f.name, _code(f)) for f in files if f.exists()])
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor() -> str:
+    """The processor's model name with the instruction sets that matter to the speed of bf16."""
+    name, flags = platform.processor() or platform.machine(), ""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        found = {k.strip(): v for k, v in lines.items()}
+        name = found.get("model name", name).strip()
+        known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+        flags = " ".join(f for f in known if f in found.get("flags", "").split())
+    except OSError:
+        pass
+    return f"{name} ({flags})" if flags else name
+
+
+def environment(precision: str, threads: int) -> dict:
+    """Fields of `results.Environment`."""
+    commit = _git("rev-parse", "HEAD")
+    dirty = _git("status", "--porcelain", "--", "lib", "notebooks")
+    return {
+        "git_commit": commit,
+        "git_dirty": None if commit is None or dirty is None else bool(dirty),
+        "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in PACKAGES},
+        "platform": platform.platform(terse=True),
+        "processor": f"{processor()}, {os.cpu_count()} cores",
+        "threads": threads,
+        "precision": precision,
+    }

