@@ -1,0 +1,154 @@
+"""The comparison as HTML: one matrix of method by task, one detailed table a task, for one profile and backbone."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from lib.comparison import Cell, Overall, cell, labels_of, overall, task_title, tasks_of
+from lib.reported import Reported, metric_title
+from lib.results import Record, is_stale
+from lib.stats import Spread
+from lib.systems import title_of
+from lib.tables import NOT_RUN, flag, lines, small, table
+from lib.tasks import TASKS
+
+
+def number(s: Spread | None, digits: int = 1) -> str:
+    """Mean with interval; with one seed the mean alone, and the cell says so."""
+    if s is None:
+        return "-"
+    return f"{s.mean:.{digits}f}" + (f" ± {s.half:.{digits}f}" if s.half is not None else "")
+
+
+def seeds(s: Spread) -> str:
+    return f"median {s.median:.1f}, {s.n} seeds" if s.n > 1 else "one seed, no interval"
+
+
+def anchor(record: Record) -> str:
+    """Id of a run on the provenance page."""
+    return f"run-{record.profile}-{record.backbone}-{record.task}-{record.label}-{record.seed}"
+
+
+def runs_link(c: Cell, linked: bool = True) -> Markup:
+    """Our number, linked to its runs; stale runs are counted, not hidden. A notebook opened alone has no such page."""
+    stale = sum(is_stale(r) for r in c.runs)
+    link = Markup('<a href="provenance.html#{}">{}</a>').format(anchor(c.runs[0]), number(c.ours))
+    link = link if linked else Markup("{}").format(number(c.ours))
+    marks = [flag(f"{stale} stale", "made by other lib code than the present one")] if stale else []
+    if c.shared_teacher:
+        marks.append(flag("shared teacher", "seeds share one teacher: the interval is too narrow"))
+    return Markup(" ").join([link, *marks])
+
+
+def printed(r: Reported | None, c: Cell) -> Markup | str:
+    if r is None:
+        return "not printed"
+    ours = {x.headline for x in c.runs}
+    what = Markup('<span title="{}">{}</span>').format(f"{r.paper}, {r.system}, {r.where}", r.value)
+    mark = "" if r.verified else flag("unverified")
+    return lines(what, small(f"{metric_title(r.metric)}, {r.split}") if ours else small(r.split), mark)
+
+
+def pair(name: str, reported: float | None, ours: Spread | None) -> Markup:
+    left = "-" if reported is None else f"{reported:.1f}"
+    return Markup("{} {} | {}").format(name, left, number(ours))
+
+
+def verdict(c: Cell) -> Markup | str:
+    """The difference where the numbers are comparable, else retention beside retention and what was scaled."""
+    if not c.runs:
+        return NOT_RUN
+    if c.comparable:
+        return f"difference {c.ours.mean - c.reported.number:+.1f}"
+    if not c.is_student:
+        return small(c.why_not)
+    if c.withheld:
+        return lines(small(f"retention withheld: {c.withheld}"), small(c.why_not))
+    return lines(
+        pair("retention", c.reported_retention, c.retention),
+        pair("above majority", c.reported_above, c.above),
+        small(c.why_not),
+    )
+
+
+def majority_of(records: list[Record], task: str) -> str:
+    values = sorted({round(r.majority, 1) for r in records if r.task == task})
+    return " to ".join(f"{v:.1f}" for v in values[:: max(1, len(values) - 1)])
+
+
+def overall_cell(o: Overall | None) -> Markup | str:
+    if o is None:
+        return "not available"
+    tasks = ", ".join(task_title(t) for t in o.tasks)
+    out = ", ".join(task_title(t) for t in o.left_out)
+    left, left_above = ("-" if v is None else f"{v:.1f}" for v in (o.reported, o.reported_above))
+    return lines(
+        f"retention {left} | {o.ours:.1f}",
+        f"above majority {left_above} | {o.above:.1f}",
+        small(f"over {tasks}" + (f"; withheld: {out}" if out else "")),
+    )
+
+
+def matrix(rows: list[Reported], records: list[Record], caption: str) -> Markup:
+    """Method by task: reported | ours, and below it the difference or the two retentions."""
+    tasks = tasks_of(records)
+    head = ["Method", *(lines(task_title(t), related(t)) for t in tasks), "Retention over tasks: reported | ours"]
+    body = []
+    for label in labels_of(records):
+        cells = [cell(rows, records, label, t) for t in tasks]
+        body.append([title_of(label), *(_short(c) for c in cells), _overall_of(label, cells)])
+    body.append(["Majority class", *(f"{majority_of(records, t)} (ours)" for t in tasks), "0 above majority"])
+    return table(caption, head, body)
+
+
+def _overall_of(label: str, cells: list[Cell]) -> Markup | str:
+    if label == "bert":
+        return "100 (the teacher)"
+    return overall_cell(overall(cells)) if any(c.runs for c in cells) else NOT_RUN
+
+
+def _short(c: Cell) -> Markup:
+    left = "not printed" if c.reported is None else c.reported.value
+    if not c.runs:
+        return Markup("{} | {}").format(left, NOT_RUN)
+    return lines(Markup("{} | {}").format(left, runs_link(c)), verdict(c))
+
+
+def related(task: str) -> Markup | str:
+    note = TASKS[task].related if task in TASKS else ""
+    return flag(note) if note else ""
+
+
+def task_table(rows: list[Reported], records: list[Record], task: str, caption: str) -> Markup:
+    """Everything known about one task in one group, a method a line."""
+    head = [
+        "Method",
+        "Reported",
+        "Ours, mean ± 95% interval",
+        "Median, seeds",
+        "Difference, or retention: reported | ours",
+        "Best checkpoint on the scored rows (the papers' selection, optimistic)",
+        "Loyalty: same label, probabilities (%)",
+    ]
+    body = []
+    for label in labels_of(records):
+        c = cell(rows, records, label, task)
+        if not c.runs:
+            body.append([title_of(label), printed(c.reported, c), NOT_RUN, *[NOT_RUN] * 4])
+            continue
+        best = number(c.best) if c.best else "not kept"
+        ours = lines(runs_link(c), small(c.runs[0].headline))
+        body.append([title_of(label), printed(c.reported, c), ours, seeds(c.ours), verdict(c), best, loyalty(c)])
+    guess = f"{majority_of(records, task)}"
+    body.append(["Majority class", "not printed", guess, "needs no seed", "0 above majority", "no checkpoint", "none"])
+    return table(caption, head, body)
+
+
+def loyalty(c: Cell) -> str:
+    known = [r.loyalty for r in c.runs if r.loyalty]
+    if not known:
+        regression = c.task in TASKS and TASKS[c.task].regression
+        return "not defined for regression" if regression else "not recorded"
+    label = sum(x.label for x in known) / len(known)
+    probability = sum(x.probability for x in known) / len(known)
+    return f"{label:.1f}, {probability:.1f}"
