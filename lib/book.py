@@ -9,6 +9,7 @@ Exit code 0 when there is no problem, else 1 with one line a problem.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def check(book: Path) -> list[str]:
 def render(book: Path) -> list[str]:
     """Run jupyter-book; every warning is an error."""
     command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(book), "-W", "-n", "--keep-going", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
     if done.returncode == 0:
         return []
     # A page that was read with a warning is not read again, so a second try would pass: start from nothing.

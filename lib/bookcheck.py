@@ -115,7 +115,7 @@ def _content(page: Page, listed: bool) -> Iterator[str]:
             caption = table.find("caption")
             yield f"empty table{': ' + caption.get_text(strip=True)[:80] if caption else ''}"
     for image in page.soup.find_all("img"):
-        if not image.get("src"):
+        if not (image.get("src") or image.get("srcset")):
             yield "image without a source"
 
 

@@ -8,7 +8,7 @@ from lib.comparison import Cell, Overall, cell, labels_of, overall, task_title, 
 from lib.reported import Reported, metric_title
 from lib.results import Record, is_stale
 from lib.stats import Spread
-from lib.systems import title_of
+from lib.systems import BY_NAME, title_of
 from lib.tables import NOT_RUN, flag, lines, small, table
 from lib.tasks import TASKS
 
@@ -17,7 +17,8 @@ def number(s: Spread | None, digits: int = 1) -> str:
     """Mean with interval; with one seed the mean alone, and the cell says so."""
     if s is None:
         return "-"
-    return f"{s.mean:.{digits}f}" + (f" ± {s.half:.{digits}f}" if s.half is not None else "")
+    # Non-breaking spaces: a number and its interval stay on one line.
+    return f"{s.mean:.{digits}f}" + (f"\u00a0±\u00a0{s.half:.{digits}f}" if s.half is not None else "")
 
 
 def seeds(s: Spread) -> str:
@@ -43,15 +44,16 @@ def runs_link(c: Cell, linked: bool = True) -> Markup:
 def printed(r: Reported | None, c: Cell) -> Markup | str:
     if r is None:
         return "not printed"
-    ours = {x.headline for x in c.runs}
     what = Markup('<span title="{}">{}</span>').format(f"{r.paper}, {r.system}, {r.where}", r.value)
     mark = "" if r.verified else flag("unverified")
-    return lines(what, small(f"{metric_title(r.metric)}, {r.split}") if ours else small(r.split), mark)
+    return lines(what, small(f"{metric_title(r.metric)}, {r.split}"), mark)
 
 
-def pair(name: str, reported: float | None, ours: Spread | None) -> Markup:
-    left = "-" if reported is None else f"{reported:.1f}"
-    return Markup("{} {} | {}").format(name, left, number(ours))
+def pair(name: str, reported: float | None, ours: str) -> Markup:
+    """Reported | ours; ours alone is named so, lest it pass for the other."""
+    if reported is None:
+        return Markup("{}, ours:\u00a0{}").format(name, ours)
+    return Markup("{}: {:.1f}\u00a0|\u00a0{}").format(name, reported, ours)
 
 
 def verdict(c: Cell) -> Markup | str:
@@ -65,8 +67,8 @@ def verdict(c: Cell) -> Markup | str:
     if c.withheld:
         return lines(small(f"retention withheld: {c.withheld}"), small(c.why_not))
     return lines(
-        pair("retention", c.reported_retention, c.retention),
-        pair("above majority", c.reported_above, c.above),
+        pair("retention", c.reported_retention, number(c.retention)),
+        pair("above majority", c.reported_above, number(c.above)),
         small(c.why_not),
     )
 
@@ -81,20 +83,22 @@ def overall_cell(o: Overall | None) -> Markup | str:
         return "not available"
     tasks = ", ".join(task_title(t) for t in o.tasks)
     out = ", ".join(task_title(t) for t in o.left_out)
-    left, left_above = ("-" if v is None else f"{v:.1f}" for v in (o.reported, o.reported_above))
     return lines(
-        f"retention {left} | {o.ours:.1f}",
-        f"above majority {left_above} | {o.above:.1f}",
+        pair("retention", o.reported, f"{o.ours:.1f}"),
+        pair("above majority", o.reported_above, f"{o.above:.1f}"),
         small(f"over {tasks}" + (f"; withheld: {out}" if out else "")),
     )
 
 
 def matrix(rows: list[Reported], records: list[Record], caption: str) -> Markup:
-    """Method by task: reported | ours, and below it the difference or the two retentions."""
+    """Method by task: reported | ours, and below it the difference or the two retentions.
+
+    The plain methods only: variants stand in the tables by task.
+    """
     tasks = tasks_of(records)
     head = ["Method", *(lines(task_title(t), related(t)) for t in tasks), "Retention over tasks: reported | ours"]
     body = []
-    for label in labels_of(records):
+    for label in BY_NAME:
         cells = [cell(rows, records, label, t) for t in tasks]
         body.append([title_of(label), *(_short(c) for c in cells), _overall_of(label, cells)])
     body.append(["Majority class", *(f"{majority_of(records, t)} (ours)" for t in tasks), "0 above majority"])
@@ -108,7 +112,10 @@ def _overall_of(label: str, cells: list[Cell]) -> Markup | str:
 
 
 def _short(c: Cell) -> Markup:
-    left = "not printed" if c.reported is None else c.reported.value
+    left: Markup | str = "not printed" if c.reported is None else c.reported.value
+    if c.reported and (c.reported.metric != c.metric or c.reported.split != "dev"):
+        # Another score than ours: it must not pass for the same one.
+        left = Markup("{} {}").format(left, small(f"({metric_title(c.reported.metric)}, {c.reported.split})"))
     if not c.runs:
         return Markup("{} | {}").format(left, NOT_RUN)
     return lines(Markup("{} | {}").format(left, runs_link(c)), verdict(c))

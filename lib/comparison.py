@@ -108,6 +108,7 @@ class Cell:
 
     label: str
     task: str
+    metric: str  # our headline, by its name in reported.csv
     runs: tuple[Record, ...]
     reported: Reported | None
     reported_teacher: Reported | None
@@ -192,7 +193,7 @@ def cell(rows: list[Reported], records: list[Record], label: str, task: str) -> 
         if divisor and (divisor.metric, divisor.split, divisor.task) != (number.metric, number.split, number.task):
             divisor = None
     why = _why_not(runs, number)
-    return Cell(label, task, runs, number, divisor, teacher_of(records, task), not why, why)
+    return Cell(label, task, metric, runs, number, divisor, teacher_of(records, task), not why, why)
 
 
 def _declared(task: str) -> str:
@@ -201,13 +202,15 @@ def _declared(task: str) -> str:
 
 def _why_not(runs: tuple[Record, ...], number: Reported | None) -> str:
     """Why the absolute numbers must not be compared; empty where they may."""
-    if not runs or number is None:
-        return "no pair of numbers"
+    if not runs:
+        return "not run"
     scaled = sorted({r.backbone for r in runs if r.backbone not in BASE})
     if scaled:
         return "scaled down, " + ", ".join(scaled)
     if any(r.scale != "paper" for r in runs):
         return next(r.scale for r in runs if r.scale != "paper")
+    if number is None:
+        return "no printed number"
     if not same_score(runs, number):
         return f"other metric or split: {printed_numbers.metric_title(number.metric)}, {number.split}"
     return ""

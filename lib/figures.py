@@ -25,6 +25,7 @@ STYLE = {
     "axes.labelcolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
+    "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
@@ -63,10 +64,15 @@ def retention_plot(rows: Sequence[Sequence[Cell]], subtitle: str):
     the commonest class retains. A panel whose teacher does not clear that class says so instead.
     """
     labels, tasks = [r[0].label for r in rows], [c.task for c in rows[0]]
+    columns = 2 if len(tasks) in (2, 4) else min(3, len(tasks))
+    lines = -(-len(tasks) // columns)
     with plt.rc_context(STYLE):
-        width, height = 1.6 + 2.5 * len(tasks), 1.5 + 0.34 * len(labels)
-        figure, axes = plt.subplots(1, len(tasks), figsize=(width, height), sharey=True, squeeze=False)
-        for i, (task, ax) in enumerate(zip(tasks, axes[0], strict=True)):
+        size = (1.7 + 2.8 * columns, 0.9 + lines * (0.8 + 0.32 * len(labels)))
+        figure, grid = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False)
+        axes = list(grid.flat)
+        for spare in axes[len(tasks) :]:
+            spare.set_visible(False)
+        for i, (task, ax) in enumerate(zip(tasks, axes, strict=False)):
             column = [row[i] for row in rows]
             teacher = column[0].teacher
             ax.axvline(100, color=INK, linewidth=0.8)
@@ -79,21 +85,21 @@ def retention_plot(rows: Sequence[Sequence[Cell]], subtitle: str):
                 if cell.retention is not None:
                     ax.errorbar(cell.retention.mean, y, xerr=cell.retention.half, capsize=3, **look)
             if teacher and not teacher.clears and any(c.runs for c in column):
-                note = "ours withheld: teacher\nnot above majority"
+                note = "ours withheld: teacher\nnot clear of the majority"
                 ax.text(0.04, 0.03, note, transform=ax.transAxes, fontsize=8, style="italic")
             ax.set_title(task_title(task), fontsize=10)
             ax.set_yticks(range(len(labels)), [title_of(n) for n in labels])
             ax.grid(axis="x", color=INK, alpha=0.15)
             ax.margins(x=0.12)
-        axes[0][0].set_ylim(len(labels) - 0.5, -0.5)
+        axes[0].set_ylim(len(labels) - 0.5, -0.5)
         figure.supxlabel("score retained (% of the teacher's)", fontsize=10)
         handles = [
             Line2D([], [], color=INK, marker="o", linestyle="-", label="ours, 95% interval"),
             Line2D([], [], color=INK, marker="o", markerfacecolor="none", linestyle="none", label="reported"),
             Line2D([], [], color=INK, linestyle="--", linewidth=0.8, label="majority class"),
         ]
-        figure.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-        figure.suptitle(subtitle, fontsize=9, y=0.99)
+        figure.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.99), frameon=False)
+        figure.suptitle(subtitle, fontsize=9)
         figure.tight_layout()
     return figure
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from lib.cells import anchor, matrix, related, task_table
-from lib.comparison import LOCAL, cell, groups, labels_of, task_title, tasks_of
+from lib.comparison import LOCAL, cell, groups, task_title, tasks_of
 from lib.figures import retention_alt, retention_plot, svg
 from lib.paths import results_dir
-from lib.reported import Reported
-from lib.results import Record, is_stale, path_of
+from lib.reported import Reported, load
+from lib.results import Record, is_stale, load_all, path_of
+from lib.systems import BY_NAME, order_of, title_of
 from lib.tables import code, details, flag, lines, small, table
 
 
@@ -32,10 +33,11 @@ class Study:
     def local(self) -> list[Record]:
         return [r for r in self.records if r.profile in LOCAL]
 
-    @staticmethod
-    def compared(records: list[Record]) -> list[Record]:
-        """Runs of the comparison; those of a paper's own table (`study`) stand on the paper's page."""
-        return [r for r in records if r.study is None]
+
+def load_study() -> Study:
+    """Records and reported numbers. Raises `InputError` only for a bad `reported.csv`; bad records are skipped."""
+    records, skipped = load_all()
+    return Study(tuple(records), tuple(skipped), load())
 
 
 def hours(records: list[Record]) -> float:
@@ -45,9 +47,10 @@ def hours(records: list[Record]) -> float:
     return (sum(r.wall_seconds for r in records) + sum(shared.values())) / 3600
 
 
-def _words(values) -> Markup | str:
-    counted = Counter(values)
-    return lines(*(f"{k} ({v})" for k, v in sorted(counted.items()))) or "none"
+def _words(values, ordered: bool = False) -> Markup | str:
+    """Each value with its count, by name unless they come in an order of their own."""
+    counted = Counter(values).items()
+    return lines(*(f"{k} ({v})" for k, v in (counted if ordered else sorted(counted))))
 
 
 def glance(study: Study) -> Markup:
@@ -59,7 +62,7 @@ def glance(study: Study) -> Markup:
         stale = sum(map(is_stale, records))
         return [
             str(len(records)),
-            _words(r.method for r in records),
+            _words((title_of(r.method) for r in sorted(records, key=lambda r: order_of(r.method))), ordered=True),
             _words(task_title(r.task) for r in records),
             _words(r.backbone for r in records),
             _words(f"{r.environment.processor}, {r.environment.precision}" for r in records),
@@ -95,13 +98,13 @@ def skipped(study: Study) -> Markup:
 
 def picture(study: Study, ink: str = "currentColor", background: str = "none") -> Markup:
     """The picture of the comparison: the group with most committed runs, else the demo's, else a sentence."""
-    for records in (study.compared(study.committed), study.compared(study.local)):
+    for records in (study.committed, study.local):
         by_group = groups(records)
         if not by_group:
             continue
         (profile, backbone), runs = max(by_group.items(), key=lambda kv: len(kv[1]))
         tasks = tasks_of(runs)
-        shown = [n for n in labels_of(runs) if n != "bert" and any(r.label == n for r in runs)]
+        shown = [n for n in BY_NAME if n != "bert" and any(r.label == n for r in runs)]
         rows = [[cell(study.reported, runs, n, t) for t in tasks] for n in shown]
         if rows:
             where = "scaled down" if any(r.scale != "paper" for r in runs) else "the papers' scale"
@@ -112,7 +115,7 @@ def picture(study: Study, ink: str = "currentColor", background: str = "none") -
 
 def comparison(study: Study, local: bool) -> Markup:
     """All groups of committed (or local) records: matrix, then one table a task."""
-    records = study.compared(study.local if local else study.committed)
+    records = study.local if local else study.committed
     if not records:
         what = "No demo was run on this machine." if local else "No run is committed yet."
         return Markup("<p>{}</p>").format(what)

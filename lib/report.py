@@ -16,28 +16,19 @@ import pandas as pd
 from markupsafe import Markup
 
 from lib import pages, results
-from lib.cells import printed, runs_link, verdict
-from lib.comparison import cell, groups, tasks_of
+from lib.beside import beside, module_impact, ours_table, variants_beside
 from lib.errors import InputError
-from lib.pages import Study
+from lib.pages import Study, load_study
 from lib.paths import ROOT, results_dir, write_atomic
-from lib.reported import TASK_TITLES, Reported, load, reported_table, select
+from lib.reported import reported_table
 from lib.results import Record
-from lib.systems import BY_NAME, title_of
-from lib.tables import NOT_RUN, table
 
-__all__ = ["beside", "load_study", "ours_table", "reported_table", "study_records", "tidy", "write"]
+__all__ = ["beside", "module_impact", "ours_table", "reported_table", "variants_beside"]
 
 
 def book_dir() -> Path:
     """Folder of the book's sources: `$BERT_BOOK`, else `book/` of the repository."""
     return Path(os.environ.get("BERT_BOOK") or ROOT / "book").resolve()
-
-
-def load_study() -> Study:
-    """Records and reported numbers. Raises `InputError` only for a bad `reported.csv`; bad records are skipped."""
-    records, skipped = results.load_all()
-    return Study(tuple(records), tuple(skipped), load())
 
 
 COLUMNS = (
@@ -62,7 +53,7 @@ def tidy(records: list[Record] | tuple[Record, ...]) -> pd.DataFrame:
             "processor": e.processor,
             "threads": e.threads,
             "git_commit": e.git_commit,
-            "study": (r.study or {}).get("kind"),
+            "study": " ".join(sorted(r.study or {})),
             "record": str(results.path_of(r).relative_to(results_dir())),
             **{f"metric_{k}": v for k, v in r.metrics.items()},
         }
@@ -98,65 +89,6 @@ def write(study: Study) -> list[Path]:
         if not path.exists() or path.read_bytes() != data:  # an unchanged page is not built again
             write_atomic(path, data)
     return list(out)
-
-
-def ours_table(method: str, *, local: bool = False) -> Markup:
-    """All runs of a method by task, variants included: what a paper's page says about our side. HTML."""
-    study = load_study()
-    runs = study.compared(study.local if local else study.committed)
-    return _beside(study.reported, runs, method, f"{title_of(method)}, ours beside the paper") or _nothing(method)
-
-
-def beside(paper: str, method: str, where_prefix: str) -> Markup:
-    """Reported | ours of `method` beside one table of `paper`, one line a task, committed runs first, then the demo's.
-
-    Ours carries its retention and says what was scaled down. A variant's label ("theseus-constant") is a method here.
-    Raises `InputError` where the paper has no such table.
-    """
-    study = load_study()
-    reported_table(paper, where_prefix, study.reported)  # names the tables that exist
-    system = BY_NAME.get(method)
-    names = (system.printed.system,) if system and system.printed.paper == paper else ()
-    rows = [r for n in names for r in select(study.reported, paper, where_prefix, n)]
-    if system and system.teacher and system.teacher.paper == paper:
-        rows += select(study.reported, paper, where_prefix, system.teacher.system)
-    out = Markup("")
-    for what, records in (("committed runs", study.committed), ("demo on this machine", study.local)):
-        caption = f"{paper} {where_prefix}: reported | ours, {title_of(method)}, {what}"
-        out += _beside(rows, study.compared(records), method, caption)
-    return out or _printed_only(rows, method, f"{paper} {where_prefix}, {title_of(method)}")
-
-
-def _beside(rows: list[Reported], records: list[Record], method: str, caption: str) -> Markup:
-    head = ["Task", "Reported", "Ours, mean ± 95% interval", "Difference, or retention: reported | ours"]
-    out = Markup("")
-    for (profile, backbone), runs in groups(records).items():
-        cells = [cell(rows, runs, method, t) for t in tasks_of(runs)]
-        body = [[TASK_TITLES.get(c.task, c.task), printed(c.reported, c), runs_link(c, linked=False), verdict(c)]
-                for c in cells if c.runs]  # fmt: skip
-        if body:
-            out += table(f"{caption} (profile {profile}, backbone {backbone})", head, body)
-    return out
-
-
-def _printed_only(rows: list[Reported], method: str, caption: str) -> Markup:
-    system = BY_NAME.get(method)
-    own = [r for r in rows if system and r.system == system.printed.system]
-    if not own:
-        return _nothing(method)
-    body = [[TASK_TITLES.get(r.task, r.task), r.value, NOT_RUN] for r in own]
-    return table(caption, ["Task", "Reported", "Ours"], body)
-
-
-def _nothing(method: str) -> Markup:
-    return Markup("<p>{}: {}.</p>").format(title_of(method), NOT_RUN)
-
-
-def study_records(kind: str, method: str = "theseus") -> list[Record]:
-    """Records that carry a paper's own table of this kind, e.g. "module_impact", committed ones first."""
-    study = load_study()
-    every = [*study.committed, *study.local]
-    return [r for r in every if r.method == method and (r.study or {}).get("kind") == kind]
 
 
 def main() -> int:

@@ -1,0 +1,154 @@
+"""Tables that a paper's notebook shows: the paper's numbers beside ours, in HTML, with what was scaled down.
+
+Each function reads the records that exist when it is called. Committed runs come first, then this machine's demo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from markupsafe import Markup
+
+from lib.cells import number, printed, runs_link, seeds, verdict
+from lib.comparison import Cell, cell, groups, task_title, tasks_of
+from lib.errors import InputError, one_of
+from lib.pages import Study, load_study
+from lib.reported import TASK_TITLES, Reported, reported_table, select
+from lib.results import Record
+from lib.stats import spread
+from lib.systems import BY_NAME, Printed, title_of
+from lib.tables import NOT_RUN, lines, small, table
+
+
+def _groups(study: Study) -> Iterator[tuple[str, list[Record]]]:
+    """(caption, records) of each profile and backbone."""
+    for what, records in (("committed runs", study.committed), ("demo on this machine", study.local)):
+        for (profile, backbone), runs in groups(records).items():
+            scales = "; ".join(sorted({r.scale for r in runs}))
+            yield f"{what}, profile {profile}, backbone {backbone} ({scales})", runs
+
+
+def ours_table(method: str) -> Markup:
+    """All tasks of a method beside the printed row that `lib.systems` names for it."""
+    study = load_study()
+    one_of("method", method, BY_NAME)
+    out = Markup("").join(_rows(study.reported, runs, method, c) for c, runs in _groups(study))
+    return out or _nothing(method)
+
+
+def beside(paper: str, method: str, where_prefix: str) -> Markup:
+    """Reported | ours of `method` beside one table of `paper`, one line a task. Ours carries its retention.
+
+    Where nothing was run, the printed numbers stand alone with "not run". Raises `InputError` where the paper has no
+    such table, the method is unknown, or the table has no row of that method.
+    """
+    study = load_study()
+    one_of("method", method, BY_NAME)
+    reported_table(paper, where_prefix, study.reported)  # an unknown table is named here, with those that exist
+    system = BY_NAME[method]
+    if system.printed.paper != paper:
+        raise InputError(f"method {method}: its numbers are those of {system.printed.paper}, not of {paper}")
+    rows = select(study.reported, paper, where_prefix, system.printed.system)
+    if not rows:
+        raise InputError(f"{paper} {where_prefix}: no row {system.printed.system!r}")
+    teachers = []
+    if system.teacher and system.teacher.paper == paper:
+        teachers = select(study.reported, paper, where_prefix, system.teacher.system)
+    name = f"{paper} {where_prefix}: reported | ours, {title_of(method)}"
+    printed_rows = _as_declared(rows, system.printed) + _as_declared(teachers, system.teacher)
+    out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in _groups(study))
+    if out:
+        return out
+    body = [[TASK_TITLES.get(r.task, r.task), lines(r.value, small(r.metric)), NOT_RUN] for r in rows]
+    return table(name, ["Task", "Reported", "Ours"], body)
+
+
+def _as_declared(rows: list[Reported], declared: Printed | None) -> list[Reported]:
+    """The rows under the table that `lib.systems` declares, so that `comparison.cell` finds them."""
+    return [replace(r, where=declared.where) for r in rows] if declared else []
+
+
+def _rows(rows: list[Reported], runs: list[Record], method: str, caption: str) -> Markup:
+    cells = [cell(rows, runs, method, t) for t in tasks_of(runs)]
+    ours = ("Ours, mean ± 95% interval", "Median, seeds")
+    head = ["Task", "Reported", *ours, "Difference, or retention: reported | ours"]
+    body = [[task_title(c.task), printed(c.reported, c), runs_link(c, linked=False), seeds(c.ours), verdict(c)]
+            for c in cells if c.runs]  # fmt: skip
+    return table(caption, head, body) if body else Markup("")
+
+
+def _nothing(label: str) -> Markup:
+    return Markup("<p>{}: {}.</p>").format(title_of(label), NOT_RUN)
+
+
+def variants_beside(paper: str, where_prefix: str, systems: dict[str, str | None]) -> Markup:
+    """An ablation: variants of a method, a line each, reported | ours by task, with the difference to the first line.
+
+    `systems`: our label ("theseus", "theseus-constant") -> the row's name in the paper's table, None where it has none.
+    Differences inside one table carry over to another scale better than the scores do. Raises `InputError` for a table
+    or a row that the paper lacks.
+    """
+    study = load_study()
+    frame = reported_table(paper, where_prefix, study.reported)
+    for system in filter(None, systems.values()):
+        one_of(f"{paper} {where_prefix}: row", system, list(frame.index))
+    out = Markup("")
+    for name, runs in _groups(study):
+        tasks = [t for t in tasks_of(runs) if any(r.label in systems and r.task == t for r in runs)]
+        if not tasks:
+            continue
+        body = []
+        for label in systems:
+            line = [_variant(study, runs, paper, where_prefix, systems, label, t) for t in tasks]
+            body.append([title_of(label), *line])
+        caption = f"{paper} {where_prefix}: reported | ours, {name}"
+        out += table(caption, ["Variant", *map(task_title, tasks)], body)
+    return out or Markup("").join(_nothing(label) for label in systems)
+
+
+def _variant(study, runs, paper, where, systems, label, task) -> Markup:
+    """One cell of an ablation."""
+    first = next(iter(systems))
+
+    def pair(name: str) -> tuple[Cell, float | None]:
+        c = cell([], runs, name, task)
+        rows = select(study.reported, paper, where, systems[name]) if systems[name] else []
+        found = [r.number for r in rows if r.task == task and r.metric == c.metric]
+        return c, found[0] if found else None
+
+    (c, left), (base, base_left) = pair(label), pair(first)
+    shown = "not printed" if left is None else f"{left:.1f}"
+    if not c.runs:
+        return Markup("{} | {}").format(shown, NOT_RUN)
+    delta: Markup | str = ""
+    if label != first and base.runs:
+        known = left is not None and base_left is not None
+        theirs = f"{left - base_left:+.1f}" if known else "not printed"
+        delta = small(f"to the first line: {theirs} | {c.ours.mean - base.ours.mean:+.1f}")
+    return lines(Markup("{} | {}").format(shown, runs_link(c, linked=False)), small(seeds(c.ours)), delta)
+
+
+def module_impact(method: str = "theseus") -> Markup:
+    """Ours of Theseus' Table 5: held-out score with one trained substitute in place, as difference to the predecessor.
+
+    Read from `study["module_impact"]` of the records ("none", "1", "2", ... -> percent). The substitutes were trained
+    together; the paper trains each alone.
+    """
+    out = Markup("")
+    for name, runs in _groups(load_study()):
+        known = [r for r in runs if r.label == method and "module_impact" in (r.study or {})]
+        tasks = tasks_of(known)
+        modules = sorted({m for r in known for m in r.study["module_impact"] if m != "none"}, key=lambda m: (len(m), m))
+        body = []
+        for m in modules:
+            line = [f"module {m}"]
+            for t in tasks:
+                impacts = [r.study["module_impact"] for r in known if r.task == t]
+                s = spread(i[m] - i["none"] for i in impacts if m in i)
+                line.append(lines(number(s), small(seeds(s))) if s else NOT_RUN)
+            body.append(line)
+        if body:
+            caption = f"Held-out score with one module replaced, difference to the predecessor in points, {name}"
+            out += table(caption, ["Replaced", *map(task_title, tasks)], body)
+    return out or _nothing(method)
