@@ -14,7 +14,7 @@ from lib.cells import number, printed, runs_link, seeds, verdict
 from lib.comparison import Cell, cell, groups, task_title, tasks_of
 from lib.errors import InputError, one_of
 from lib.pages import Study, load_study
-from lib.reported import TASK_TITLES, Reported, reported_table, select
+from lib.reported import TASK_TITLES, Reported, metric_title, reported_table, select
 from lib.results import Record
 from lib.stats import spread
 from lib.systems import BY_NAME, Printed, title_of
@@ -60,7 +60,8 @@ def beside(paper: str, method: str, where_prefix: str) -> Markup:
     out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in _groups(study))
     if out:
         return out
-    body = [[TASK_TITLES.get(r.task, r.task), lines(r.value, small(r.metric)), NOT_RUN] for r in rows]
+    what = [small(f"{metric_title(r.metric)}, {r.split}") for r in rows]
+    body = [[TASK_TITLES.get(r.task, r.task), lines(r.value, w), NOT_RUN] for r, w in zip(rows, what, strict=True)]
     return table(name, ["Task", "Reported", "Ours"], body)
 
 

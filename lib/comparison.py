@@ -71,13 +71,14 @@ class Teacher:
 def teacher_of(records: list[Record], task: str) -> Teacher | None:
     """Teacher of `task` among the records of one group; None where no run knows one.
 
-    The interval is Student's over the distinct teachers. One teacher alone has none; for an accuracy the interval over
-    the scored rows takes its place, for other metrics retention is withheld.
+    They are the teachers that the students had (a brought checkpoint is no `bert` run); without students, the `bert`
+    runs. The interval is Student's over the distinct teachers. One teacher alone has none; for an accuracy the interval
+    over the scored rows takes its place, for other metrics retention is withheld.
     """
     runs = [r for r in records if r.task == task]
     own = [r for r in runs if r.label == "bert"]
     students = {(r.teacher.artefact or r.teacher.source): r.teacher.score for r in runs if r.teacher}
-    values = [r.score for r in own] or list(students.values())
+    values = list(students.values()) or [r.score for r in own]
     scores = spread(values)
     if scores is None:
         return None

@@ -41,10 +41,12 @@ def load_study() -> Study:
 
 
 def hours(records: list[Record]) -> float:
-    """Training time of the runs and of every artefact once, in hours."""
+    """Training time of the runs and of every artefact once, in hours. Records do not hold the time of tuning."""
     shared = {a.key: a.seconds for r in records for a in r.artefacts}
     shared |= {r.teacher.artefact: r.teacher.seconds for r in records if r.teacher and r.teacher.artefact}
-    return (sum(r.wall_seconds for r in records) + sum(shared.values())) / 3600
+    # A teacher's own run is its artefact: its seconds are there already.
+    own = sum(r.wall_seconds for r in records if not (r.method == "bert" and r.artefacts))
+    return (own + sum(shared.values())) / 3600
 
 
 def _words(values, ordered: bool = False) -> Markup | str:
@@ -73,7 +75,7 @@ def glance(study: Study) -> Markup:
 
     names = [
         "Runs", "Methods (runs)", "Tasks (runs)", "Backbones (runs)", "Hardware (runs)",
-        "Training hours, shared teachers once", "Scale (runs)", "Stale records",
+        "Training hours, without tuning, a shared teacher once", "Scale (runs)", "Stale records",
     ]  # fmt: skip
     both = zip(names, facts(study.committed), facts(study.local), strict=True)
     out = table("At a glance", ["", "Committed runs", "Demo, run on this machine"], [list(row) for row in both])
@@ -89,7 +91,8 @@ def skipped(study: Study) -> Markup:
     """Files under `results/runs` that are no records, by name: neither a crash nor silence."""
     if not study.skipped:
         return Markup("<p>Files skipped under <code>results/runs</code>: none.</p>")
-    items = Markup("").join(Markup("<li>{}</li>").format(s) for s in study.skipped)
+    shown = [s.replace(str(results_dir()), "results") for s in study.skipped]
+    items = Markup("").join(Markup("<li>{}</li>").format(s) for s in shown)
     head = "{} skipped under <code>results/runs</code>, for the reason given:"
     n = len(study.skipped)
     count = "1 file" if n == 1 else f"{n} files"

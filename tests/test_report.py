@@ -109,6 +109,14 @@ def test_one_teacher_uses_the_interval_over_rows_of_an_accuracy_and_else_withhol
     assert "one teacher" in cell_of([record(task="cola", teacher=45.0, majority=0.0)], task="cola").withheld
 
 
+def test_a_brought_teacher_decides_for_its_students():
+    brought = results.Teacher(score=53.0, metrics={}, artefact=None, source="own checkpoint x", seconds=0, tokens=0)
+    students = [r.model_copy(update={"teacher": brought}) for r in three()]
+    c = cell_of([*students, *(record("bert", seed=i, score=80 + i / 10) for i in range(3))])
+    assert "majority" in c.withheld
+    assert c.shared_teacher
+
+
 def test_reported_retention_comes_from_the_same_table():
     rows = load(ROOT / "results" / "reported.csv")
     own = {(r.system, r.task): r.number for r in rows if r.where.startswith("Table 2 (") and r.paper == "theseus"}
@@ -237,6 +245,8 @@ def test_training_hours_count_a_shared_teacher_once():
     runs = [r.model_copy(update={"teacher": three()[0].teacher}) for r in three()]  # 36 s each, teacher 18 s
     assert hours(runs) == pytest.approx((3 * 36 + 18) / 3600)
     assert hours(three()) == pytest.approx(3 * (36 + 18) / 3600)
+    own = results.Artefact(kind="teacher", key=runs[0].teacher.artefact, seconds=18.0, tokens=1)
+    assert hours([*runs, record("bert", artefacts=[own])]) == hours(runs)  # that run made the teacher
 
 
 def test_text_from_users_is_escaped(folder):

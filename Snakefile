@@ -1,0 +1,71 @@
+# The grid: files are the DAG, one record a run. Called by `python -m lib.grid`, which checks the names first.
+# Existence decides: a record that is there is not made again, whatever its modification time (inputs are ancient()).
+import os
+
+RECORDS = os.path.relpath(config["records"])
+BUILD = os.path.relpath(config["build"])
+PROFILE = config["profile"]
+TASKS = config["tasks"]  # name in paths -> what the notebook is given
+FILES = [f"notebooks/profiles/{PROFILE}.yaml"]
+BACKBONE = config["backbone"]  # label in paths
+RECORD = RECORDS + "/" + PROFILE + "/" + BACKBONE + "/{task}/{method}/seed-{seed}.json"
+PAGE = "book/executed/{method}.ipynb"
+JOBS = config["jobs"]  # [task, method, seed]
+
+
+def settings(wildcards):
+    own = f"notebooks/profiles/{PROFILE}-{wildcards.method}.yaml"
+    return " ".join(f"-f {f}" for f in FILES + ([own] if os.path.exists(own) else []))
+
+
+def teacher(wildcards):
+    """The teacher's record, so that it is fine-tuned once and first; not asked for where the student's record exists."""
+    if wildcards.method == "bert" or os.path.exists(RECORD.format(**wildcards)):
+        return []
+    return ancient(RECORD.format(task=wildcards.task, method="bert", seed=wildcards.seed))
+
+
+wildcard_constraints:
+    seed=r"\d+",
+    method="[a-z0-9]+",
+
+
+rule all:
+    input:
+        [RECORD.format(task=t, method=m, seed=s) for t, m, s in JOBS],
+        [PAGE.format(method=m) for m in config["pages"]],
+
+
+rule run:
+    """One run: the method's notebook, executed by papermill. The notebook writes the record last."""
+    input:
+        teacher,
+    output:
+        RECORD,
+    params:
+        settings=settings,
+        task=lambda w: TASKS[w.task],
+        executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{w.task}/{w.method}/seed-{w.seed}.ipynb",
+    threads: workflow.cores
+    retries: config.get("retries", 0)
+    resources:
+        mem_mb=8000,
+        runtime=600,
+    shell:
+        "mkdir -p $(dirname {params.executed}) && OMP_NUM_THREADS={threads} BERT_PROGRESS_SECONDS=20 "
+        "papermill notebooks/{wildcards.method}.ipynb {params.executed} {params.settings} --log-output "
+        "-r task {params.task:q} -r backbone {config[given_backbone]:q} -p seed {wildcards.seed} {config[extra]} "
+        "&& test -s {output:q}"
+
+
+rule page:
+    """The executed notebook as a page of the book."""
+    input:
+        lambda w: ancient(RECORD.format(task=config["page_task"], method=w.method, seed=config["page_seed"])),
+    output:
+        PAGE,
+    params:
+        executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{config['page_task']}/{w.method}/"
+                           f"seed-{config['page_seed']}.ipynb",
+    shell:
+        "mkdir -p book/executed && cp {params.executed:q} {output:q}"

@@ -1,0 +1,102 @@
+"""Many runs by Snakemake: `python -m lib.grid --profile glue --tasks "rte mrpc" --methods theseus --seeds "0 1 2"`.
+
+Names are checked before Snakemake starts, so that a mistyped one is a line and not a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from lib.backbones import label
+from lib.errors import InputError, one_of
+from lib.paths import ROOT, build_dir, component, results_dir, slug
+from lib.tasks import TASKS
+
+PROFILES = ROOT / "notebooks" / "profiles"
+
+
+def methods() -> list[str]:
+    """Methods that have a notebook."""
+    return sorted(p.stem for p in (ROOT / "notebooks").glob("*.ipynb") if (ROOT / "lib/methods" / f"{p.stem}.py").exists())
+
+
+def profiles() -> list[str]:
+    """Profiles that have a file."""
+    return sorted(p.stem for p in PROFILES.glob("*.yaml") if p.stem != "grid" and "-" not in p.stem)
+
+
+def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "", pages: bool = False) -> dict:
+    """Snakemake's configuration for a grid. Empty words take the profile's own (profiles/grid.yaml).
+
+    Raises `InputError` for an unknown profile, task, method or seed.
+    """
+    one_of("PROFILE", profile, profiles())
+    own = yaml.safe_load((PROFILES / "grid.yaml").read_text()).get(profile, {})
+    settings = yaml.safe_load((PROFILES / f"{profile}.yaml").read_text())
+    chosen = tasks.split() or own.get("tasks", [])
+    names = method_names.split() or own.get("methods", [])
+    numbers = seeds.split() or own.get("seeds", [0])
+    for m in names:
+        one_of("METHODS", m, methods())
+    given = {}
+    for t in chosen:
+        if not Path(t).exists():
+            one_of("TASKS", t, [*TASKS, "a path to a file or folder"])
+        given[component("TASKS", t if t in TASKS else slug(Path(t).stem))] = t
+    for s in numbers:
+        if not str(s).isdigit():
+            raise InputError(f"SEEDS: {s!r} is not a whole number of 0 or more")
+    if not (given and names):
+        raise InputError(f"profile {profile} has no grid of its own in profiles/grid.yaml; give TASKS and METHODS")
+    numbers = [int(s) for s in numbers]
+    backbone = settings.get("backbone", "minilm-l6")
+    return {
+        "profile": settings["profile"], "tasks": given, "backbone": label(backbone), "given_backbone": backbone,
+        "jobs": [[t, m, s] for t in given for s in numbers for m in names],
+        "records": str(results_dir() / "runs"), "build": str(build_dir()), "extra": "",
+        "pages": names if pages else [], "page_task": next(iter(given)), "page_seed": numbers[0],
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the grid; Snakemake's exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="glue")
+    parser.add_argument("--tasks", default="")
+    parser.add_argument("--methods", default="")
+    parser.add_argument("--seeds", default="")
+    parser.add_argument("--pages", action="store_true", help="also leave the executed notebooks for the book")
+    parser.add_argument("--cores", default=str(os.cpu_count() or 1))
+    parser.add_argument("--dry-run", action="store_true")
+    a = parser.parse_args(arguments)
+    try:
+        configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
+    except InputError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    if a.pages:  # a page without its executed notebook (build/ was deleted) needs the run again; demo records are local
+        for t, m, s in configuration["jobs"]:
+            executed = build_dir() / "executed" / a.profile / configuration["backbone"] / t / m / f"seed-{s}.ipynb"
+            record = results_dir() / "runs" / a.profile / configuration["backbone"] / t / m / f"seed-{s}.json"
+            page = ROOT / "book" / "executed" / f"{m}.ipynb"
+            if record.exists() and not executed.exists() and not page.exists():
+                record.rename(record.with_suffix(".json.redo"))
+    file = build_dir() / f"grid-{a.profile}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(configuration))
+    command = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(ROOT), "--configfile", str(file),
+               "--cores", a.cores, "--rerun-incomplete", "--rerun-triggers", "mtime", "--quiet", "rules",
+               *(["--dry-run"] if a.dry_run else [])]
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+    return subprocess.call(command, env=environment, cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

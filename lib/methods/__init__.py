@@ -1,0 +1,1 @@
+"""One file a paper: its loss, its modules, its configuration, one `compress` function."""

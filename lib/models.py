@@ -1,0 +1,177 @@
+"""Backbones, teachers and students: load, save, reload."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from lib import fast, layers
+from lib.backbones import BACKBONES, HELP
+from lib.data import package_folder
+from lib.errors import InputError, shorten
+from lib.tasks import Task
+
+
+def quiet() -> None:
+    """No load reports of transformers: a fresh head on a backbone is expected. Errors stay."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+def resolve(name: str, what: str = "backbone") -> str:
+    """Folder or hub id behind a name. `InputError` for a folder that holds no model that may be opened."""
+    source = BACKBONES.get(name, name)
+    if ":" in source:
+        package, inner = source.split(":", 1)
+        return str(package_folder(package) / inner)
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").exists():
+            raise InputError(f"{what} {name}: the folder has no config.json; {HELP}")
+        if not any(folder.glob("*.safetensors")):
+            pickled = [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")]
+            reason = f"only {pickled[0]}, a pickle, which can run code when opened" if pickled else "no weights"
+            raise InputError(f"{what} {name}: the folder has {reason}; *.safetensors is needed")
+        return str(folder)
+    if folder.exists():
+        raise InputError(f"{what} {name}: is a file; {HELP}")
+    if source.startswith((".", "/", "~")) or source.count("/") > 1 or not source.strip():
+        raise InputError(f"{what} {shorten(name)}: no such folder; {HELP}")
+    return source
+
+
+def content_hash(source: str) -> str:
+    """Identity of a model: hash of configuration and weights of a folder; the id itself for one on the hub."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return source
+    digest = hashlib.sha256()
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        digest.update(path.name.encode())
+        with open(path, "rb") as f:
+            while chunk := f.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()[:16]
+
+
+def _load(cls, source: str, what: str, name: str, **arguments):
+    quiet()
+    try:
+        return cls.from_pretrained(source, trust_remote_code=False, **arguments)
+    except Exception as e:  # noqa: BLE001 - the library raises OSError, ValueError, KeyError, its own and safetensors'
+        reason = " ".join(str(e).split())
+        if not Path(source).is_dir():
+            raise InputError(f"{what} {name}: cannot be had from the Hugging Face hub ({shorten(reason, 160)}); "
+                             f"a local folder with config.json, tokenizer and *.safetensors would serve; {HELP}") from e
+        raise InputError(f"{what} {name}: cannot be opened ({shorten(reason, 200)})") from e
+
+
+def load_tokenizer(name: str, what: str = "backbone"):
+    """Tokenizer of a backbone. `InputError` where it has none or none with padding."""
+    tokenizer = _load(AutoTokenizer, resolve(name, what), what, name)
+    if tokenizer.pad_token_id is None:
+        raise InputError(f"{what} {name}: its tokenizer has no padding token")
+    return tokenizer
+
+
+def names(task: Task) -> dict:
+    """Configuration fields of the output layer for a task: label names, or one regression output."""
+    if task.regression:
+        return {"num_labels": 1, "problem_type": "regression"}
+    return {"num_labels": task.classes, "problem_type": "single_label_classification",
+            "id2label": dict(enumerate(task.labels)), "label2id": {n: i for i, n in enumerate(task.labels)}}
+
+
+def load_backbone(name: str, task: Task, seed: int) -> nn.Module:
+    """The pre-trained encoder with a fresh head for `task`, drawn from `seed`. float32, study attention and dropout."""
+    source = resolve(name)
+    torch.manual_seed(seed)
+    model = _load(AutoModelForSequenceClassification, source, "backbone", name, use_safetensors=True,
+                  dtype=torch.float32, attn_implementation=attention_for(source, name), ignore_mismatched_sizes=True,
+                  **names(task))
+    layers.fresh_head(model)  # a folder that is itself a classifier brings a head along; a backbone's is always fresh
+    return fast.install(model)
+
+
+def depth(name: str) -> int:
+    """Number of encoder layers of a backbone or teacher, from its configuration alone."""
+    return _load(AutoConfig, resolve(name), "backbone", name).num_hidden_layers
+
+
+def attention_for(source: str, name: str = "", what: str = "backbone") -> str:
+    """The study's attention where the architecture takes one from outside, else "eager"."""
+    config = _load(AutoConfig, source, what, name or source)
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as MAPPING
+
+    cls = MAPPING.get(type(config), None)
+    if cls is None:
+        raise InputError(f"{what} {name or source}: {config.model_type} has no sequence classifier in transformers")
+    return fast.ATTENTION if getattr(cls, "_supports_attention_backend", False) and cls._supports_sdpa else "eager"
+
+
+def load_classifier(folder: str, task: Task, what: str = "teacher") -> nn.Module:
+    """A fine-tuned classifier for `task`; classes are matched by name and the head's rows put into the task's order.
+
+    Raises `InputError` where its classes are not the task's.
+    """
+    source = resolve(folder, what)
+    model = _load(AutoModelForSequenceClassification, source, what, folder, use_safetensors=True, dtype=torch.float32,
+                  attn_implementation=attention_for(source, folder, what))
+    width = model.config.num_labels
+    if width != task.classes:
+        raise InputError(f"{what} {folder}: has {width} outputs, task {task.name} needs {task.classes}")
+    if not task.regression:
+        match_labels(model, task, f"{what} {folder}")
+    return fast.install(model)
+
+
+def match_labels(model: nn.Module, task: Task, what: str) -> None:
+    """Reorder the output layer in place so that output i is the task's class i; names decide, not positions."""
+    theirs = [str(model.config.id2label[i]) for i in range(task.classes)]
+    generic = all(n == f"LABEL_{i}" for i, n in enumerate(theirs))
+    if generic or theirs == list(task.labels):
+        if generic:
+            print(f"{what}: its classes have no names; they are taken in the task's order ({', '.join(task.labels)})")
+        model.config.id2label, model.config.label2id = names(task)["id2label"], names(task)["label2id"]
+        return
+    lowered = [n.lower() for n in theirs]
+    order = [lowered.index(n.lower()) if n.lower() in lowered else -1 for n in task.labels]
+    if -1 in order or len(set(order)) != len(order):
+        raise InputError(f"{what}: its classes ({', '.join(theirs[:10])}) are not those of task {task.name} "
+                         f"({', '.join(task.labels[:10])})")
+    head = layers.output_layer(model)
+    with torch.no_grad():
+        head.weight.copy_(head.weight[order].clone())
+        head.bias.copy_(head.bias[order].clone())
+    model.config.id2label, model.config.label2id = names(task)["id2label"], names(task)["label2id"]
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """(all parameters, those outside the embedding tables of words, positions and token types)."""
+    total = sum(p.numel() for p in model.parameters())
+    tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
+    return total, total - sum(tables.values())
+
+
+def save_student(model: nn.Module, tokenizer, folder: Path) -> None:
+    """Leave an ordinary Hugging Face folder: configuration, safetensors, tokenizer. Checked by loading it back.
+
+    Raises `InputError` where the folder holds something that is no model.
+    """
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists():
+        raise InputError(f"output {folder}: the folder is not empty and holds no model; choose another")
+    try:
+        model.save_pretrained(folder, safe_serialization=True)
+        tokenizer.save_pretrained(folder)
+    except OSError as e:
+        raise InputError(f"output {folder}: cannot be written ({e.strerror or e})") from e
+    json.loads((folder / "config.json").read_text())  # half a file would show here, not at the user's

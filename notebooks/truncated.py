@@ -1,0 +1,51 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Truncated fine-tuning
+#
+# The plainest way to a smaller model: keep the lowest layers of the pre-trained encoder, throw the others away, and
+# fine-tune what is left. BERT-of-Theseus prints it as the row "Fine-tuning" (Table 2: the lowest 6 of 12 layers of
+# BERT-base). No teacher takes part in training; one is fine-tuned here all the same, because retention is measured
+# against it.
+#
+# A method that does not beat this row has not earned its extra cost.
+
+# %% tags=["parameters"]
+task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
+teacher = ""  # a folder with your own fine-tuned checkpoint; empty: fine-tuned here and kept
+seed = 0
+profile = "custom"  # names the folder of the record
+layers = 0  # of the student; 0: half of the backbone's
+
+# %%
+from lib import parameters, plots, runs
+from lib.methods import truncated
+
+plots.svg()
+p = parameters.read(truncated.Config, globals())
+
+# %%
+run = runs.start("truncated", p)
+student, history = run.compress(truncated.compress)
+
+# %%
+record = run.finish(student, history)
+
+# %% [markdown]
+# ## What came out
+
+# %%
+plots.summary(record)
+
+# %%
+plots.curves(record)
