@@ -1,6 +1,7 @@
 """Tables that a paper's notebook shows: the paper's numbers beside ours, in HTML, with what was scaled down.
 
-Each function reads the records that exist when it is called. Committed runs come first, then this machine's demo.
+Each function reads the records that exist when it is called, or takes a `Study` that was read before. Committed runs
+come first, then this machine's demo.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ def _groups(study: Study) -> Iterator[tuple[str, list[Record]]]:
             yield f"{what}, profile {profile}, backbone {backbone} ({scales})", runs
 
 
-def ours_table(method: str) -> Markup:
+def ours_table(method: str, study: Study | None = None) -> Markup:
     """All tasks of a method beside the printed row that `lib.systems` names for it."""
-    study = load_study()
+    study = study or load_study()
     one_of("method", method, BY_NAME)
     out = Markup("").join(_rows(study.reported, runs, method, c) for c, runs in _groups(study))
     return out or _nothing(method)
 
 
-def beside(paper: str, method: str, where_prefix: str) -> Markup:
+def beside(paper: str, method: str, where_prefix: str, study: Study | None = None) -> Markup:
     """Reported | ours of `method` beside one table of `paper`, one line a task. Ours carries its retention.
 
     Where nothing was run, the printed numbers stand alone with "not run". Raises `InputError` where the paper has no
     such table, the method is unknown, or the table has no row of that method.
     """
-    study = load_study()
+    study = study or load_study()
     one_of("method", method, BY_NAME)
     reported_table(paper, where_prefix, study.reported)  # an unknown table is named here, with those that exist
     system = BY_NAME[method]
@@ -83,27 +84,30 @@ def _nothing(label: str) -> Markup:
     return Markup("<p>{}: {}.</p>").format(title_of(label), NOT_RUN)
 
 
-def variants_beside(paper: str, where_prefix: str, systems: dict[str, str | None]) -> Markup:
+def variants_beside(
+    paper: str, where_prefix: str, systems: dict[str, str | None], study: Study | None = None, title: str = ""
+) -> Markup:
     """An ablation: variants of a method, a line each, reported | ours by task, with the difference to the first line.
 
     `systems`: our label ("theseus", "theseus-constant") -> the row's name in the paper's table, None where it has none.
-    Differences inside one table carry over to another scale better than the scores do. Raises `InputError` for a table
-    or a row that the paper lacks.
+    Differences inside one table carry over to another scale better than the scores do. A task where fewer than two of
+    the lines were run has none and is left out. Raises `InputError` for a table or a row that the paper lacks.
     """
-    study = load_study()
+    study = study or load_study()
     frame = reported_table(paper, where_prefix, study.reported)
     for system in filter(None, systems.values()):
         one_of(f"{paper} {where_prefix}: row", system, list(frame.index))
     out = Markup("")
     for name, runs in _groups(study):
-        tasks = [t for t in tasks_of(runs) if any(r.label in systems and r.task == t for r in runs)]
+        tasks = [t for t in tasks_of(runs) if len({r.label for r in runs if r.task == t} & set(systems)) > 1]
         if not tasks:
             continue
         body = []
         for label in systems:
             line = [_variant(study, runs, paper, where_prefix, systems, label, t) for t in tasks]
             body.append([title_of(label), *line])
-        caption = f"{paper} {where_prefix}: reported | ours, {name}"
+        what = "reported | ours" if any(systems.values()) else "ours"
+        caption = f"{title or f'{paper} {where_prefix}'}: {what}, {name}"
         out += table(caption, ["Variant", *map(task_title, tasks)], body)
     return out or Markup("").join(_nothing(label) for label in systems)
 
@@ -119,25 +123,25 @@ def _variant(study, runs, paper, where, systems, label, task) -> Markup:
         return c, found[0] if found else None
 
     (c, left), (base, base_left) = pair(label), pair(first)
+    ours = runs_link(c, linked=False) if c.runs else NOT_RUN
+    delta = f"{c.ours.mean - base.ours.mean:+.1f}" if label != first and c.runs and base.runs else ""
+    if not any(systems.values()):  # a table of ours alone
+        return lines(ours, small(seeds(c.ours)) if c.runs else "", delta and small(f"to the first line: {delta}"))
     shown = "not printed" if left is None else f"{left:.1f}"
-    if not c.runs:
-        return Markup("{} | {}").format(shown, NOT_RUN)
-    delta: Markup | str = ""
-    if label != first and base.runs:
-        known = left is not None and base_left is not None
-        theirs = f"{left - base_left:+.1f}" if known else "not printed"
-        delta = small(f"to the first line: {theirs} | {c.ours.mean - base.ours.mean:+.1f}")
-    return lines(Markup("{} | {}").format(shown, runs_link(c, linked=False)), small(seeds(c.ours)), delta)
+    if delta:
+        theirs = "not printed" if left is None or base_left is None else f"{left - base_left:+.1f}"
+        delta = small(f"to the first line: {theirs}\u00a0|\u00a0{delta}")
+    return lines(Markup("{} | {}").format(shown, ours), small(seeds(c.ours)) if c.runs else "", delta)
 
 
-def module_impact(method: str = "theseus") -> Markup:
+def module_impact(method: str = "theseus", study: Study | None = None) -> Markup:
     """Ours of Theseus' Table 5: held-out score with one trained substitute in place, as difference to the predecessor.
 
     Read from `study["module_impact"]` of the records ("none", "1", "2", ... -> percent). The substitutes were trained
     together; the paper trains each alone.
     """
     out = Markup("")
-    for name, runs in _groups(load_study()):
+    for name, runs in _groups(study or load_study()):
         known = [r for r in runs if r.label == method and "module_impact" in (r.study or {})]
         tasks = tasks_of(known)
         modules = sorted({m for r in known for m in r.study["module_impact"] if m != "none"}, key=lambda m: (len(m), m))

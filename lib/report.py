@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from lib import pages, results
+from lib import pages, results, theseus_page
 from lib.beside import beside, module_impact, ours_table, variants_beside
 from lib.errors import InputError
 from lib.pages import Study, load_study
@@ -75,6 +75,7 @@ def write(study: Study) -> list[Path]:
         "picture": Markup('<div class="bc-picture">{}</div>').format(pages.picture(study)),
         "comparison": pages.comparison(study, local=False),
         "comparison-demo": pages.comparison(study, local=True),
+        "theseus": theseus_page.tables(study),
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
     }

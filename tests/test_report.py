@@ -335,6 +335,25 @@ def test_variants_stand_beside_the_papers_ablation(folder):
         report.variants_beside("theseus", "Table 6", {"theseus": "Nobody"})
 
 
+def test_the_theseus_page_holds_every_study_that_was_run(folder):
+    html = fragments(folder)["theseus"]
+    assert html.count("Ours: not run") == 4
+    assert "Table 7 as printed" in html
+    studies = {"module1": 63.0, "module10": 62.0, "module2": 61.0, "layers2": 55.0, "rate0.5": 60.0,
+               "rate0.5-equivalent": 60.5, "init-highest": 58.0, "code": 62.5, "constant": 59.0}  # fmt: skip
+    put(*three(), *(r for v, s in studies.items() for r in three(variant=v, scores=(s, s, s))))
+    put(*(record("bert", seed=i, score=66.0) for i in range(3)))
+    html = fragments(folder)["theseus"]
+    assert "Ours: not run" not in html
+    assert row_of(html, "Table 5: ours", "BERT-of-Theseus (module1)")[0].endswith("to the first line: -3.0")
+    assert html.index("(module2)") < html.index("(module10)")
+    assert row_of(html, "Table 7: ours", "BERT-of-Theseus (layers2)")[0].startswith("55.0 ± 0.0")
+    assert "60.5" in row_of(html, "Figure 3: ours", "BERT-of-Theseus (rate0.5-equivalent)")[0]
+    assert "58.0" in row_of(html, "Section 3: ours", "BERT-of-Theseus (init-highest)")[0]
+    cell = row_of(html, "theseus Table 6", "BERT-of-Theseus")[0]
+    assert cell == "68.2 | 61.0 ± 2.5 median 61.0, 3 seeds to the first line: +1.8 | +2.0"
+
+
 def test_module_impact_is_the_difference_to_the_predecessor(folder):
     assert "not run" in report.module_impact()
     impacts = [{"none": 70.0 + i, "1": 66.0 + i, "2": 69.5 + i} for i in range(3)]
