@@ -65,6 +65,24 @@ def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "",
     }
 
 
+def _make_room(profile: str, configuration: dict) -> None:
+    """Drop pages of another profile, and local records whose executed notebook is gone: the page needs the run again."""
+    pages = ROOT / "book" / "executed"
+    pages.mkdir(parents=True, exist_ok=True)
+    mark = pages / ".profile"
+    if not mark.exists() or mark.read_text() != profile:
+        for old in pages.glob("*.ipynb"):
+            old.unlink()
+        mark.write_text(profile)
+    for task, method, seed in configuration["jobs"]:
+        name = Path(profile) / configuration["backbone"] / task / method / f"seed-{seed}"
+        executed = build_dir() / "executed" / name.with_suffix(".ipynb")
+        record = results_dir() / "runs" / name.with_suffix(".json")
+        if record.exists() and not executed.exists() and not (pages / f"{method}.ipynb").exists():
+            print(f"{record.name} of {method} on {task}: its executed notebook is gone; it is run again for the page")
+            record.unlink()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the grid; Snakemake's exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,13 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    if a.pages:  # a page without its executed notebook (build/ was deleted) needs the run again; demo records are local
-        for t, m, s in configuration["jobs"]:
-            executed = build_dir() / "executed" / a.profile / configuration["backbone"] / t / m / f"seed-{s}.ipynb"
-            record = results_dir() / "runs" / a.profile / configuration["backbone"] / t / m / f"seed-{s}.json"
-            page = ROOT / "book" / "executed" / f"{m}.ipynb"
-            if record.exists() and not executed.exists() and not page.exists():
-                record.rename(record.with_suffix(".json.redo"))
+    if a.pages:
+        _make_room(a.profile, configuration)
     file = build_dir() / f"grid-{a.profile}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(configuration))

