@@ -19,6 +19,7 @@ from lib.errors import InputError, one_of
 from lib.paths import ROOT, build_dir, component, results_dir, slug
 from lib.tasks import TASKS
 
+LOCAL = ("demo", "ci")  # profiles whose records are made on each machine and not committed
 PROFILES = ROOT / "notebooks" / "profiles"
 
 
@@ -95,6 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true")
     a = parser.parse_args(arguments)
     try:
+        if a.pages:
+            one_of("--pages with --profile", a.profile, LOCAL)
         configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)
