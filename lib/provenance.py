@@ -18,6 +18,8 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "nump
 # The shared modules whose code can change a number. Data and initial weights have hashes of their own in a record;
 # loading, records, reports and the book cannot change one.
 SHARED = ("batches", "fast", "layers", "training", "evaluation")
+NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "errors", "models", "parameters", "paths", "plots",
+           "provenance", "results", "runs", "tasks", "userdata"}
 
 
 def digest(value: object) -> str:
@@ -38,30 +40,35 @@ def _code(path: Path) -> str:
 
 
 def _imports(path: Path) -> set[str]:
-    """Names of sibling method modules that a method module imports."""
+    """What a module imports whose code can change a number: "methods/<name>" and "<name>" below `lib`.
+
+    The shared modules, which always count, and the neutral ones are left out.
+    """
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "lib.methods":
-                names |= {a.name for a in node.names}
-            elif node.module.startswith("lib.methods."):
-                names.add(node.module.split(".")[2])
-    return names
+        if isinstance(node, ast.ImportFrom) and node.module == "lib.methods":
+            names |= {f"methods/{a.name}" for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "lib":
+            names |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
+            names.add("/".join(node.module.split(".")[1:3]))
+    return names - {"methods", *SHARED, *NEUTRAL}
 
 
 @functools.cache
 def code_hash(method: str) -> str:
-    """Hash of the lib code that can change a record of `method`: shared modules, the method, what it imports."""
+    """Hash of the lib code that can change a record of `method`: shared modules, the method, and what it imports."""
     lib = ROOT / "lib"
-    methods, todo = set(), {method}
+    found, todo = set(), {f"methods/{method}"}
     while todo:
         name = todo.pop()
-        path = lib / "methods" / f"{name}.py"
-        if name in methods or not path.exists():
+        path = lib / f"{name}.py"
+        if name in found or not path.exists():
             continue
-        methods.add(name)
+        found.add(name)
         todo |= _imports(path)
-    files = [lib / f"{m}.py" for m in SHARED] + [lib / "methods" / f"{m}.py" for m in sorted(methods)]
+    files = [lib / f"{m}.py" for m in (*SHARED, *sorted(n for n in found if "/" not in n),
+                                       *sorted(n for n in found if "/" in n))]
     return digest([(f.name, _code(f)) for f in files if f.exists()])
 
 
