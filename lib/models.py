@@ -9,7 +9,13 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.utils import logging as transformers_logging
 
 from lib import fast, layers
@@ -99,6 +105,21 @@ def load_backbone(name: str, task: Task, seed: int) -> nn.Module:
                   **names(task))
     layers.fresh_head(model)  # a folder that is itself a classifier brings a head along; a backbone's is always fresh
     return fast.install(model)
+
+
+def load_encoder(name: str) -> nn.Module:
+    """The pre-trained encoder without any task head, float32, study attention; what it lacks is drawn from seed 0."""
+    source = resolve(name)
+    torch.manual_seed(0)
+    return fast.install(_load(AutoModel, source, "backbone", name, use_safetensors=True, dtype=torch.float32,
+                              attn_implementation=attention_for(source, name)))
+
+
+def load_masked_lm(name: str) -> tuple[nn.Module, set[str]]:
+    """The backbone as transformers' masked language model, and the names of the weights that its checkpoint lacks."""
+    model, info = _load(AutoModelForMaskedLM, resolve(name), "backbone", name, use_safetensors=True,
+                        dtype=torch.float32, output_loading_info=True)
+    return model, set(info["missing_keys"])
 
 
 def depth(name: str) -> int:
