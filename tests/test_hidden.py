@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from lib import fast, layers
-from lib.hidden import capture_hidden
+from lib.hidden import capture_first_token, capture_hidden
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -77,4 +77,15 @@ def test_first_token_shortcut():
     plain = m(**inputs(), output_hidden_states=True)
     assert len(states) == 3
     assert all(torch.equal(a, b) for a, b in zip(states, plain.hidden_states[:-1], strict=True))
+    torch.testing.assert_close(logits, plain.logits)
+
+
+def test_first_tokens_in_one_cheap_pass():
+    m = model()
+    with capture_first_token(m) as states:
+        logits = layers.classify(m, inputs())
+    plain = m(**inputs(), output_hidden_states=True)
+    assert [s.shape for s in states] == [(2, 16)] * 4
+    for own, theirs in zip(states, plain.hidden_states, strict=True):
+        torch.testing.assert_close(own, theirs[:, 0])
     torch.testing.assert_close(logits, plain.logits)
