@@ -127,6 +127,11 @@ def depth(name: str) -> int:
     return _load(AutoConfig, resolve(name), "backbone", name).num_hidden_layers
 
 
+def width(name: str) -> int:
+    """Width of the hidden states of a backbone or teacher, from its configuration alone."""
+    return _load(AutoConfig, resolve(name), "backbone", name).hidden_size
+
+
 def attention_for(source: str, name: str = "", what: str = "backbone") -> str:
     """The study's attention where the architecture takes one from outside, else "eager"."""
     config = _load(AutoConfig, source, what, name or source)
