@@ -102,6 +102,18 @@ def headline(task: Task, values: dict[str, float]) -> float:
     return 100 * float(np.mean([values[name] for name in task.headline]))
 
 
+def standard_error(task: Task, score: float, rows: int) -> float:
+    """Standard error in points of a headline score in percent on `rows` rows.
+
+    sqrt(s (1 - s) / n) for shares (accuracy, and F1 as if it were one); (1 - r^2) / sqrt(n - 1) for correlations, of
+    which Matthews' is one (Pearson's of two binary variables).
+    """
+    s = min(max(score / 100, -1.0), 1.0)
+    if task.headline[0] in ("matthews", "pearson", "spearman"):
+        return 100 * (1 - s * s) / math.sqrt(max(rows - 1, 1))
+    return 100 * math.sqrt(max(s * (1 - s), 0.0) / rows)
+
+
 def majority(task: Task, train_labels: np.ndarray, labels: np.ndarray) -> float:
     """Score in percent of always answering the commonest training class (the mean, for regression)."""
     if task.regression:

@@ -116,10 +116,16 @@ class Run:
         return Checkpoints(self.folder / "checkpoints" / component("stage", stage), digest([self.identity, stage]))
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        """Selection score ("held_out") in percent; with `score_curve` also that of the scored split, only watched."""
+        """Selection score ("held_out") in percent with its standard error as "tolerance"; with `score_curve` also that
+        of the scored split, only watched."""
         names = ["held_out"] + (["scored"] if self.p.score_curve and not self.trial else [])
-        return {n: evaluation.headline(self.task, self.metrics(model, n, training.precision(self.p.precision)))
-                for n in names}
+        scores = {n: evaluation.headline(self.task, self.metrics(model, n, training.precision(self.p.precision)))
+                  for n in names}
+        return scores | {"tolerance": self.tolerance(scores["held_out"])}
+
+    def tolerance(self, score: float) -> float:
+        """One standard error of a score on the held-out rows, in points."""
+        return evaluation.standard_error(self.task, score, len(self.sets["held_out"]))
 
     def metrics(self, model: nn.Module, part: str, precision: str = "fp32") -> dict[str, float]:
         """Metrics as fractions on one part of the data."""
@@ -169,7 +175,8 @@ class Run:
         return method(self, self.teacher().model)
 
     def tuned(self, method: Compress) -> Run:
-        """This run with the learning rate of its grid that scores best on the held-out rows, tuning seed.
+        """This run with the learning rate of its grid that scores best on the held-out rows, tuning seed; with `lr`
+        itself where that is in the grid and not worse by more than one standard error.
 
         Each trial is an artefact (a score, kept) shared by all seeds. Its teacher is the one of the tuning seed.
         """
@@ -190,6 +197,10 @@ class Run:
             scores.append({"lr": lr, "score": meta["score"]})
             tokens += meta["tokens"]
         best = max(scores, key=lambda s: s["score"])
+        # The default stays where the held-out rows cannot tell it from the best: a rate chosen by noise helps nobody
+        default = next((s for s in scores if s["lr"] == p.lr), best)
+        if best["score"] - default["score"] <= self.tolerance(best["score"]):
+            best = default
         # max_tokens and lr_grid stay as given: they are part of the run's identity; only the rate is filled in
         run = self.with_parameters(lr=best["lr"])
         run.selection = {"grid": {"lr": list(p.lr_grid)}, "scores": scores, "chosen": {"lr": best["lr"]},
@@ -244,8 +255,9 @@ class Run:
             relative |= {"retention": evaluation.retention(score, teacher.score),
                          "retention_above_majority": evaluation.retention(score, teacher.score, floor)}
         total, bare = models.count_parameters(student)
-        rows = "a validation file of the user's" if self.data.source.startswith("own") and "validation" in self.data.hashes \
-            else "a tenth of train, by a hash of the text"
+        own = self.data.source.startswith("own") and "validation" in self.data.hashes
+        rows = "a validation file of the user's" if own else "a tenth of train, by a hash of the text"
+        rows += "; the last state within one standard error of the best is kept"
         notes = list(dict.fromkeys(self.notes + ([task.related] if task.related and p.backbone == "minilm-l6" else [])))
         return results.Record(
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=self.command(),

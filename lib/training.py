@@ -91,6 +91,7 @@ class History:
     padding_share: float = 0.0
     kept_step: int = 0
     kept_score: float | None = None  # of the selection rows; None without evaluation
+    highest_score: float | None = None  # best score on the selection rows, by which the kept state was judged
     best_scored: float | None = None  # best score on the scored split, if it was watched (optimistic)
     idle_steps: int = 0  # steps without any trainable input to the loss
     peak_memory_mb: float | None = None
@@ -215,7 +216,9 @@ def train(
     """Train `model` in place and leave the best state in it, the last one without `evaluate`.
 
     `evaluate` returns scores by name after `settings.evaluations` equal shares of the steps: "held_out" decides which
-    state is kept, "scored" is only watched. `parameters` are the ones trained; by default all that require gradients.
+    state is kept, "scored" is only watched. With a "tolerance" beside it (one standard error of "held_out"), the last
+    state within the tolerance of the best is kept: the one-standard-error rule of Breiman et al. 1984, with "furthest
+    trained" in the place of "simplest", because the best of a few noisy scores is a lottery on a few hundred rows. `parameters` are the ones trained; by default all that require gradients.
     The model is left in evaluation mode. Raises `RuntimeError` where the loss is not finite for ten steps in a row.
     """
     s, place = settings, device()
@@ -334,14 +337,18 @@ def _clear_gradients(model, optimizer, parameters, s) -> None:
 
 
 def _evaluate(model, evaluate, step, state, s) -> None:
-    """Score the state, and keep a copy of it where it is the best so far by the selection score."""
+    """Score the state, and keep a copy where it is the best so far, or as good within the tolerance."""
     scores = evaluate(model)
     model.train()
-    history = state.history
+    history, tolerance = state.history, scores.pop("tolerance", 0.0)
     for name, score in scores.items():
         history.add(name, step, score)
     if "scored" in scores and _better(scores["scored"], history.best_scored, "max"):
         history.best_scored = scores["scored"]
-    if _better(scores.get("held_out", math.nan), history.kept_score, s.better):
-        history.kept_score, history.kept_step = scores["held_out"], step
-        state.best = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    held_out = scores.get("held_out", math.nan)
+    if _better(held_out, history.highest_score, s.better):
+        history.highest_score = held_out
+    elif not (tolerance > 0 and abs(held_out - history.highest_score) <= tolerance):
+        return
+    history.kept_score, history.kept_step = held_out, step
+    state.best = {k: v.detach().clone() for k, v in model.state_dict().items()}
