@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import json
 import os
 import re
 import zipfile
@@ -140,9 +141,14 @@ def key(name: str, tokenizer, max_length: int, max_tokens: int) -> dict:
 
 
 def tokenizer_hash(tokenizer) -> str:
-    """Identity of a tokenizer: of its whole definition where it has one, else of its vocabulary."""
+    """Identity of a tokenizer: of its whole definition where it has one, else of its vocabulary.
+
+    Truncation and padding are left out: they are what the last call asked for, not what the tokenizer is.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return digest(backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items()))
+    if backend is None:
+        return digest(sorted(tokenizer.get_vocab().items()))
+    return digest({k: v for k, v in json.loads(backend.to_str()).items() if k not in ("truncation", "padding")})
 
 
 def _read(name: str) -> Iterator[tuple[str, object]]:

@@ -1,0 +1,24 @@
+"""Training in two stages under one budget: settings of a share of it, and two histories as one."""
+
+from __future__ import annotations
+
+from lib.training import History, Settings
+
+
+def share_of(run, share: float) -> Settings:
+    """The settings of a run (`lib.runs.Run`) with a share of its epochs and tokens."""
+    cap = max(1, round(run.p.max_tokens * share)) if run.p.max_tokens else 0
+    return run.settings(epochs=run.p.epochs * share, max_tokens=cap)
+
+
+def joined(first: History, second: History) -> History:
+    """Two stages as one history; the kept state is the second's."""
+    curve = {k: list(v) for k, v in first.curve.items()}
+    for name, points in second.curve.items():
+        curve.setdefault(name, []).extend([step + first.steps, value] for step, value in points)
+    tokens = first.tokens + second.tokens
+    padding = (first.padding_share * first.tokens + second.padding_share * second.tokens) / max(tokens, 1)
+    best = [s for s in (first.best_scored, second.best_scored) if s is not None]
+    return History(first.steps + second.steps, tokens, first.seconds + second.seconds, padding,
+                   first.steps + second.kept_step, second.kept_score, max(best, default=None),
+                   first.idle_steps + second.idle_steps, second.peak_memory_mb, curve)
