@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from lib.paths import slug
+from lib.paths import as_path, slug
 
 # A value with a colon is a folder inside an installed data package.
 BACKBONES = {
@@ -15,5 +13,8 @@ HELP = f"allowed: {', '.join(BACKBONES)}, a Hugging Face id, or a folder with co
 
 
 def label(name: str) -> str:
-    """Path component that names a backbone in a record."""
-    return name if name in BACKBONES else slug(Path(name).name if Path(name).exists() else name.replace("/", "-"))
+    """Path component that names a backbone in a record. A folder of the user's never takes a short name of ours."""
+    if name in BACKBONES:
+        return name
+    own = slug(as_path(name, "backbone").name if as_path(name, "backbone").exists() else name.replace("/", "-"))
+    return f"own-{own}" if own in BACKBONES else own

@@ -17,7 +17,7 @@ from pathlib import Path
 import datasets
 import pandas as pd
 
-from lib import userdata
+from lib import hub, userdata
 from lib.errors import InputError, one_of, shorten
 from lib.tasks import TASKS, Task
 
@@ -124,6 +124,7 @@ def glue_split(task: Task, split: str) -> pd.DataFrame:
             if path.exists():
                 return pd.read_parquet(path)
         raise InputError(f"GLUE_DIR={folder}: has no {tried[0].relative_to(folder)}; task {task.name} needs it")
+    hub.reachable()
     try:
         return datasets.load_dataset("nyu-mll/glue", task.name, split=split).to_pandas()
     except Exception as e:  # the hub's client raises many kinds of errors, all of which mean "not to be had"

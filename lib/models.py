@@ -18,10 +18,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lib import fast, layers
+from lib import fast, hub, layers
 from lib.backbones import BACKBONES, HELP
 from lib.data import package_folder
 from lib.errors import InputError, shorten
+from lib.paths import as_path
 from lib.tasks import Task
 
 
@@ -35,10 +36,10 @@ def quiet() -> None:
 def resolve(name: str, what: str = "backbone") -> str:
     """Folder or hub id behind a name. `InputError` for a folder that holds no model that may be opened."""
     source = BACKBONES.get(name, name)
-    if ":" in source:
+    if name in BACKBONES and ":" in source:
         package, inner = source.split(":", 1)
         return str(package_folder(package) / inner)
-    folder = Path(source).expanduser()
+    folder = as_path(name, what) if source == name else Path(source)
     if folder.is_dir():
         if not (folder / "config.json").exists():
             raise InputError(f"{what} {name}: the folder has no config.json; {HELP}")
@@ -69,7 +70,10 @@ def content_hash(source: str) -> str:
 
 
 def _load(cls, source: str, what: str, name: str, **arguments):
+    """`cls.from_pretrained`, its many kinds of errors as one line that says what would serve."""
     quiet()
+    if not Path(source).is_dir():
+        hub.reachable()
     try:
         return cls.from_pretrained(source, trust_remote_code=False, **arguments)
     except Exception as e:  # noqa: BLE001 - the library raises OSError, ValueError, KeyError, its own and safetensors'
@@ -81,10 +85,20 @@ def _load(cls, source: str, what: str, name: str, **arguments):
 
 
 def load_tokenizer(name: str, what: str = "backbone"):
-    """Tokenizer of a backbone. `InputError` where it has none or none with padding."""
-    tokenizer = _load(AutoTokenizer, resolve(name, what), what, name)
+    """Tokenizer of a backbone. `InputError` where it has none, an empty one, or one without padding.
+
+    Its `model_max_length` is never more than the positions that the model has.
+    """
+    source = resolve(name, what)
+    tokenizer = _load(AutoTokenizer, source, what, name)
+    # For a folder without tokenizer files transformers 5 makes one of five special tokens: every word is unknown.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise InputError(f"{what} {name}: it holds no tokenizer (tokenizer.json or a vocabulary file is needed)")
     if tokenizer.pad_token_id is None:
         raise InputError(f"{what} {name}: its tokenizer has no padding token")
+    positions = getattr(_load(AutoConfig, source, what, name), "max_position_embeddings", None)
+    if positions and tokenizer.model_max_length > positions:
+        tokenizer.model_max_length = positions - 2  # RoBERTa's kin keep two positions for themselves
     return tokenizer
 
 
@@ -100,9 +114,16 @@ def load_backbone(name: str, task: Task, seed: int) -> nn.Module:
     """The pre-trained encoder with a fresh head for `task`, drawn from `seed`. float32, study attention and dropout."""
     source = resolve(name)
     torch.manual_seed(seed)
-    model = _load(AutoModelForSequenceClassification, source, "backbone", name, use_safetensors=True,
-                  dtype=torch.float32, attn_implementation=attention_for(source, name), ignore_mismatched_sizes=True,
-                  **names(task))
+    model, report = _load(AutoModelForSequenceClassification, source, "backbone", name, use_safetensors=True,
+                          dtype=torch.float32, attn_implementation=attention_for(source, name),
+                          ignore_mismatched_sizes=True, output_loading_info=True, **names(task))
+    # transformers draws what it does not find at random, and only warns. A head and a pooler may be new, the rest not.
+    inside = model.base_model_prefix + "."
+    lacking = [k for k in _not_loaded(report) if k.startswith(inside) and "pooler" not in k]
+    if lacking:
+        raise InputError(f"backbone {name}: its weights do not fit its config.json: {len(lacking)} encoder tensors are "
+                         f"missing or of another shape, such as {lacking[0]}")
+    _refuse_decoder(model, f"backbone {name}")
     layers.fresh_head(model)  # a folder that is itself a classifier brings a head along; a backbone's is always fresh
     return fast.install(model)
 
@@ -120,6 +141,17 @@ def load_masked_lm(name: str) -> tuple[nn.Module, set[str]]:
     model, info = _load(AutoModelForMaskedLM, resolve(name), "backbone", name, use_safetensors=True,
                         dtype=torch.float32, output_loading_info=True)
     return model, set(info["missing_keys"])
+
+
+def _not_loaded(report: dict) -> list[str]:
+    """Names of the parameters that `from_pretrained` drew at random."""
+    return sorted({*report["missing_keys"], *(k[0] if isinstance(k, tuple) else k for k in report["mismatched_keys"])})
+
+
+def _refuse_decoder(model: nn.Module, what: str) -> None:
+    """`InputError` for a model with causal attention: the study's attention is an encoder's."""
+    if any(getattr(m, "is_causal", False) for m in model.modules()):
+        raise InputError(f"{what}: {model.config.model_type} is a decoder (causal attention); an encoder is needed")
 
 
 def depth(name: str) -> int:
@@ -140,7 +172,10 @@ def attention_for(source: str, name: str = "", what: str = "backbone") -> str:
     cls = MAPPING.get(type(config), None)
     if cls is None:
         raise InputError(f"{what} {name or source}: {config.model_type} has no sequence classifier in transformers")
-    return fast.ATTENTION if getattr(cls, "_supports_attention_backend", False) and cls._supports_sdpa else "eager"
+    # The study's attention has one key head a query head; grouped ones (EuroBERT's kin) go the library's way
+    grouped = getattr(config, "num_key_value_heads", None) not in (None, getattr(config, "num_attention_heads", None))
+    able = getattr(cls, "_supports_attention_backend", False) and cls._supports_sdpa and not grouped
+    return fast.ATTENTION if able else "eager"
 
 
 def load_classifier(folder: str, task: Task, what: str = "teacher") -> nn.Module:
@@ -149,8 +184,14 @@ def load_classifier(folder: str, task: Task, what: str = "teacher") -> nn.Module
     Raises `InputError` where its classes are not the task's.
     """
     source = resolve(folder, what)
-    model = _load(AutoModelForSequenceClassification, source, what, folder, use_safetensors=True, dtype=torch.float32,
-                  attn_implementation=attention_for(source, folder, what))
+    model, report = _load(AutoModelForSequenceClassification, source, what, folder, use_safetensors=True,
+                          dtype=torch.float32, attn_implementation=attention_for(source, folder, what),
+                          output_loading_info=True)
+    lacking = _not_loaded(report)
+    if lacking:
+        raise InputError(f"{what} {folder}: is no fine-tuned classifier: {len(lacking)} of its tensors are missing "
+                         f"or of another shape, such as {lacking[0]}")
+    _refuse_decoder(model, f"{what} {folder}")
     width = model.config.num_labels
     if width != task.classes:
         raise InputError(f"{what} {folder}: has {width} outputs, task {task.name} needs {task.classes}")
@@ -168,8 +209,9 @@ def match_labels(model: nn.Module, task: Task, what: str) -> None:
             print(f"{what}: its classes have no names; they are taken in the task's order ({', '.join(task.labels)})")
         model.config.id2label, model.config.label2id = names(task)["id2label"], names(task)["label2id"]
         return
-    lowered = [n.lower() for n in theirs]
-    order = [lowered.index(n.lower()) if n.lower() in lowered else -1 for n in task.labels]
+    exact = set(theirs) == set(task.labels)  # capitals count only where they must, to tell two classes apart
+    have, want = ([n if exact else n.lower() for n in names_] for names_ in (theirs, task.labels))
+    order = [have.index(n) if n in have else -1 for n in want]
     if -1 in order or len(set(order)) != len(order):
         raise InputError(f"{what}: its classes ({', '.join(theirs[:10])}) are not those of task {task.name} "
                          f"({', '.join(task.labels[:10])})")
@@ -187,14 +229,23 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return total, total - sum(tables.values())
 
 
+def check_output(folder: Path) -> None:
+    """`InputError` where a student could not be left in `folder`. Asked before training, too."""
+    try:
+        occupied = folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists()
+    except OSError as e:
+        raise InputError(f"output {folder}: is no folder that can be used ({e.strerror or e})") from e
+    if occupied:
+        raise InputError(f"output {folder}: the folder is not empty and holds no model; choose another")
+
+
 def save_student(model: nn.Module, tokenizer, folder: Path) -> None:
     """Leave an ordinary Hugging Face folder: configuration, safetensors, tokenizer. Checked by loading it back.
 
     Raises `InputError` where the folder holds something that is no model.
     """
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists():
-        raise InputError(f"output {folder}: the folder is not empty and holds no model; choose another")
+    check_output(folder)
     try:
         model.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)

@@ -23,6 +23,16 @@ def build_dir() -> Path:
     return Path(os.environ.get("BERT_BUILD") or ROOT / "build").resolve()
 
 
+def as_path(text: str, what: str) -> Path:
+    """`text` as a path with `~` expanded; `InputError` where the system could not even look for it."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as e:
+        raise InputError(f"{what}: {shorten(text)} cannot be a path ({getattr(e, 'strerror', None) or e})") from e
+    return path
+
+
 def component(name: str, value: str) -> str:
     """`value` if it may stand as one component of a path, else `InputError`.
 
@@ -35,7 +45,7 @@ def component(name: str, value: str) -> str:
 
 def slug(text: str) -> str:
     """A path component made from any text: unsafe characters become `-`, never empty, at most 60 characters."""
-    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "unnamed"
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+") or "unnamed"
     return re.sub(r"\.{2,}", ".", safe)[:60]
 
 
