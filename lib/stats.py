@@ -1,12 +1,13 @@
-"""Mean, median and interval over seeds, and the interval of an accuracy over rows."""
+"""Mean, median and interval over seeds; intervals of a score over rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+import numpy as np
 from scipy.special import stdtrit
 
 
@@ -44,3 +45,25 @@ def wilson(percent: float, rows: int) -> tuple[float, float]:
     centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z / (1 + z * z / rows) * math.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
     return 100 * (centre - half), 100 * (centre + half)
+
+
+def bootstrap(scores: Mapping[str, Callable[[np.ndarray], float]], rows: int, draws: int = 1000,
+              seed: int = 0) -> dict[str, np.ndarray]:
+    """Scores over `draws` resamples of `rows` rows with replacement (Efron 1979), (draws,) by name.
+
+    A score is a function of row numbers (rows,). All names see the same resamples, so the difference of two of the
+    arrays is paired. A function of `seed` alone.
+    """
+    rng = np.random.default_rng(seed)
+    out = {name: np.empty(draws) for name in scores}
+    for i in range(draws):
+        drawn = rng.integers(0, rows, rows)
+        for name, score in scores.items():
+            out[name][i] = score(drawn)
+    return out
+
+
+def percentile_interval(values: np.ndarray) -> tuple[float, float]:
+    """95% interval of bootstrapped values: their 2.5th and 97.5th percentile."""
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
