@@ -31,7 +31,8 @@ class _Metric(evaluate.Metric):
         super().__init__(keep_in_memory=True)
 
     def _info(self):
-        features = datasets.Features({"predictions": datasets.Value(self.kind), "references": datasets.Value(self.kind)})
+        features = datasets.Features(
+            {"predictions": datasets.Value(self.kind), "references": datasets.Value(self.kind)})
         return evaluate.MetricInfo(description=self.__doc__, citation="", inputs_description="", features=features)
 
 

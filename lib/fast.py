@@ -70,7 +70,7 @@ _captured: list[torch.Tensor] | None = None
 
 @contextlib.contextmanager
 def capture_scores():
-    """Collect the scaled attention scores before softmax, (B, heads, T, T) a layer, unmasked, in the order of the calls."""
+    """Collect the scaled attention scores before softmax, (B, heads, T, T) a layer, unmasked, in call order."""
     global _captured
     before, _captured = _captured, []
     try:

@@ -25,7 +25,8 @@ PROFILES = ROOT / "notebooks" / "profiles"
 
 def methods() -> list[str]:
     """Methods that have a notebook."""
-    return sorted(p.stem for p in (ROOT / "notebooks").glob("*.ipynb") if (ROOT / "lib/methods" / f"{p.stem}.py").exists())
+    names = (p.stem for p in (ROOT / "notebooks").glob("*.ipynb"))
+    return sorted(n for n in names if (ROOT / "lib" / "methods" / f"{n}.py").exists())
 
 
 def profiles() -> list[str]:
@@ -67,7 +68,7 @@ def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "",
 
 
 def _make_room(profile: str, configuration: dict) -> None:
-    """Drop pages of another profile, and local records whose executed notebook is gone: the page needs the run again."""
+    """Drop pages of another profile, and local records whose executed notebook is gone: the page needs it."""
     pages = ROOT / "book" / "executed"
     pages.mkdir(parents=True, exist_ok=True)
     mark = pages / ".profile"

@@ -24,7 +24,7 @@ class _Part(BaseModel):
 
 
 class Data(_Part):
-    """Where the rows came from. `sha256` is over the canonical JSON of the rows, so it is equal for every file format."""
+    """Where the rows came from. `sha256` is over the rows as canonical JSON, so it is equal for every file format."""
 
     source: str
     sha256: dict[str, str]  # split -> hash

@@ -239,10 +239,11 @@ class Run:
         teacher.logits = evaluation.predict(teacher.model, scored)
         teacher.metrics = evaluation.metrics(self.task, teacher.logits, scored.labels)
         meta = teacher.artefact.meta if teacher.artefact else {}
+        source = teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}"
         loyal = None if self.task.regression else results.Loyalty(**evaluation.loyalty(logits, teacher.logits))
         part = results.Teacher(score=evaluation.headline(self.task, teacher.metrics), metrics=teacher.metrics,
                                artefact=teacher.artefact.key if teacher.artefact else None,
-                               source=teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}",
+                               source=source,
                                seconds=meta.get("seconds", 0.0), tokens=meta.get("tokens", 0))
         return part, {"loyalty": loyal}
 
@@ -276,7 +277,8 @@ class Run:
             data=results.Data(source=self.data.source, sha256=self.data.hashes, rows=self.data.rows),
             artefacts=[results.Artefact(**a.record()) for a in {a.key: a for a in self.artefacts}.values()],
             environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
-            notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=code_hash(self.method), **relative)
+            notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=code_hash(self.method),
+            **relative)
 
     def scale(self) -> str:
         """What a reader must know of the run's size."""
@@ -324,7 +326,7 @@ def _backbone_hash(name: str) -> str:
 
 
 def _trial(run: Run, method: Compress) -> dict:
-    """Score and cost of one grid point, kept as an artefact. A teacher's trial is a teacher: students' trials use it."""
+    """Score and cost of one grid point, kept as an artefact. A teacher's trial is a teacher: students' use it."""
     from lib.methods import bert
 
     if run.method == "bert":
@@ -362,13 +364,14 @@ def start(method: str, p: Parameters) -> Run:
     run = Run(method, p, rows, tokenizer, sets)
     if p.teacher:
         if p.backbone != p.teacher and models.load_tokenizer(p.backbone).get_vocab() != tokenizer.get_vocab():
-            raise InputError(f"teacher {p.teacher}: its vocabulary is not that of backbone {p.backbone}; leave backbone "
-                             "empty to cut students out of the teacher")
+            raise InputError(f"teacher {p.teacher}: its vocabulary is not that of backbone {p.backbone}; "
+                             "leave backbone empty to cut students out of the teacher")
         run.teacher()  # classes that do not fit the task must show now
     path = run.record_path
     path.parent.mkdir(parents=True, exist_ok=True)
     counts = ", ".join(f"{k} {v}" for k, v in rows.rows.items())
-    print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, {sets['train'].lengths.mean():.0f} tokens a row")
+    print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, "
+          f"{sets['train'].lengths.mean():.0f} tokens a row")
     if path.exists():
         print(f"a record exists at {_show(path)}; it is replaced when this run is whole")
     return run

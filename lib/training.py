@@ -218,8 +218,10 @@ def train(
     `evaluate` returns scores by name after `settings.evaluations` equal shares of the steps: "held_out" decides which
     state is kept, "scored" is only watched. With a "tolerance" beside it (one standard error of "held_out"), the last
     state within the tolerance of the best is kept: the one-standard-error rule of Breiman et al. 1984, with "furthest
-    trained" in the place of "simplest", because the best of a few noisy scores is a lottery on a few hundred rows. `parameters` are the ones trained; by default all that require gradients.
-    The model is left in evaluation mode. Raises `RuntimeError` where the loss is not finite for ten steps in a row.
+    trained" in the place of "simplest", because the best of a few noisy scores is a lottery on a few hundred rows.
+
+    `parameters` are the ones trained; by default all that require gradients. The model is left in evaluation mode.
+    Raises `RuntimeError` where the loss is not finite for ten steps in a row.
     """
     s, place = settings, device()
     fast.keep_memory()
@@ -293,7 +295,7 @@ def train(
 
 
 def _backward(model, loss_function, data, rows, index, total, s, autocast, place) -> tuple[dict[str, float], bool]:
-    """Gradients of one optimiser step, accumulated over its micro-batches as one mean. (numbers to log, any gradient?)."""
+    """Gradients of one optimiser step, accumulated over its micro-batches: (numbers to log, any gradient?)."""
     starts = range(0, len(rows), s.batch_size)
     sums: dict[str, float] = {}
     weights, trained = 0.0, False

@@ -197,7 +197,8 @@ def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
     lr = p.lr / p.rate if p.equivalent_lr and p.schedule == "constant" else p.lr
     history = training.train(
         model, loss, run.train,
-        run.settings(lr=lr, idle_allowed=True, clip_all=chosen["all_gradients"], zero_gradients=chosen["all_gradients"]),
+        run.settings(lr=lr, idle_allowed=True, clip_all=chosen["all_gradients"],
+                     zero_gradients=chosen["all_gradients"]),
         evaluate=scores, parameters=trained, checkpoints=run.checkpoints())
     set_replaced(model, alone)
     if not run.trial:

@@ -18,7 +18,8 @@ from lib.training import History
 # Study -> the changes of each of its runs. The paper's place is named; the curriculum itself is the plain run.
 STUDIES: dict[str, list[dict]] = {
     "none": [{}],
-    "strategy": [{}, {"schedule": "constant", "variant": "constant"}, {"schedule": "anti", "variant": "anti"}],  # Table 6
+    # Table 6
+    "strategy": [{}, {"schedule": "constant", "variant": "constant"}, {"schedule": "anti", "variant": "anti"}],
     "replacing_rate": [  # Fig. 3: fixed lr, and fixed equivalent lr' = p * lr
         {"schedule": "constant", "rate": r, "equivalent_lr": e, "variant": f"rate{r}" + ("-equivalent" if e else "")}
         for e in (False, True) for r in (0.1, 0.3, 0.5, 0.7, 0.9)],
@@ -56,7 +57,7 @@ def variants(p: Config) -> list[Config]:
 
 
 def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
-    """`theseus.compress`, or for the variant "transfer" compression on the intermediate task and fine-tuning after it."""
+    """`theseus.compress`; for the variant "transfer" compression on the intermediate task, then fine-tuning."""
     if run.p.variant != "transfer":
         return theseus.compress(run, teacher)
     return transfer(run)
