@@ -182,11 +182,12 @@ def _own(path: Path, **columns) -> tuple[Task, dict[str, pd.DataFrame], str]:
 
 
 def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: str = "", label_column: str = "",
-         kind: str = "auto") -> TaskData:
+         kind: str = "auto", split: str = "") -> TaskData:
     """The rows of a task: a declared name, or a path to a file or folder.
 
-    `max_rows` caps the training rows (chosen by hash, so the cap is the same for every seed). Raises `InputError`
-    for everything that is wrong with the name, the file or its cells.
+    `max_rows` caps the training rows (chosen by hash, so the cap is the same for every seed). `split` is scored in the
+    place of the task's own evaluation split. Raises `InputError` for everything that is wrong with the name, the file
+    or its cells.
     """
     columns = {"text": text_column, "text_2": text_column_2, "label": label_column, "kind": kind}
     if name in TASKS:
@@ -194,7 +195,12 @@ def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: 
             raise InputError(f"task {name} is declared: text_column, text_column_2, label_column and kind are for "
                              "your own file")
         task = TASKS[name]
+        if split and split != task.scored:
+            scoring_split(task, split)
+            task = replace(task, scored=split, also_scored=())
         frames, source = (_glue if task.source == "glue" else _demo)(task)
+    elif split:
+        raise InputError(f"split: {split!r} is for declared tasks; your own file's test part is scored")
     elif any(c in name for c in "/\\.") or Path(name).exists():
         task, frames, source = _own(Path(name).expanduser(), **columns)
     else:
@@ -223,7 +229,8 @@ def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: 
 
 
 def scoring_split(task: Task, split: str) -> None:
-    """Raise `InputError` where `split` carries no labels that a score could be computed from."""
+    """Raise `InputError` where `split` is unknown or carries no labels that a score could be computed from."""
+    one_of("split", split, (task.scored, *task.also_scored, *task.unlabelled))
     if split in task.unlabelled:
         raise InputError(f"split {split} of {task.name} carries no public labels and cannot be scored; "
                          f"scored here: {', '.join((task.scored, *task.also_scored))}")

@@ -6,10 +6,10 @@ as 7; and it only warns about an unknown name. So every value is checked here, a
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
 import sys
-import types
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -37,7 +37,7 @@ def _number(v: object) -> object:
         raise ValueError("must be a number, not true/false (YAML reads yes/no/on/off as these)")
     try:
         number = float(v)  # YAML 1.1 reads 2e-5 as a string
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("must be a number") from None
     if not math.isfinite(number):
         raise ValueError("must be a finite number")
@@ -85,6 +85,7 @@ class Parameters(BaseModel):
     profile: Str = "custom"  # names the folder of the record; profiles/*.yaml set it
     variant: Str = ""  # what differs from the method's default, e.g. "paper", "code"; part of the record's name
     output: Str = ""  # folder for the student; empty: build/students/...
+    split: Str = ""  # scored split of a declared task; empty: the task's own. Splits without public labels are refused
     # Your own file: empty means guessed, and what was guessed is printed
     text_column: Str = ""
     text_column_2: Str = ""
@@ -150,17 +151,22 @@ def validate(cls: type[Parameters], values: dict) -> Parameters:
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
+def _plain(v: object) -> bool:
+    """Whether YAML or papermill could have made the value. Runs and records of a cell executed before are not."""
+    if isinstance(v, list | tuple | set):
+        return all(map(_plain, v))
+    if isinstance(v, dict):
+        return all(map(_plain, v.values()))
+    return v is None or isinstance(v, bool | int | float | str | bytes | datetime.date)
+
+
 def read(cls: type[Parameters], namespace: dict) -> Parameters:
     """The parameters of a notebook from its `globals()`, validated and printed.
 
-    Every public name that is not a module, class or function counts as a parameter, so one that papermill injected
-    under a mistyped name is found here rather than ignored.
+    Every public name with a value that YAML can hold counts as a parameter, so one that papermill injected under a
+    mistyped name is found here rather than ignored.
     """
-    skip = types.ModuleType | type | types.FunctionType | types.BuiltinFunctionType | types.MethodType
-    values = {
-        k: v for k, v in namespace.items()
-        if not k.startswith("_") and k not in _IPYTHON and not isinstance(v, skip) and not callable(v)
-    }
+    values = {k: v for k, v in namespace.items() if not k.startswith("_") and k not in _IPYTHON and _plain(v)}
     parameters = validate(cls, values)
     changed = parameters.model_dump()
     print("parameters in force:", ", ".join(f"{k}={changed[k]!r}" for k in changed), file=sys.stdout)

@@ -34,7 +34,8 @@ PAPERS = {
     "mobilebert": "mobilebert", "efficientbert": "efficientbert",
 }
 # Not part of what is computed: where it goes and what it is called.
-NAMES = {"output", "profile", "task", "text_column", "text_column_2", "label_column", "kind", "teacher", "backbone"}
+NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "label_column", "kind", "teacher",
+         "backbone"}
 TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "teacher_tokens",
                  "lr_grid": "teacher_lr_grid"}
 
@@ -78,7 +79,7 @@ class Run:
 
     @property
     def task_label(self) -> str:
-        return slug(self.task.name)
+        return slug(self.task.name + (f"-{self.p.split}" if self.p.split else ""))
 
     @functools.cached_property
     def identity(self) -> dict:
@@ -357,7 +358,7 @@ def start(method: str, p: Parameters) -> Run:
     if p.teacher:
         models.resolve(p.teacher, "teacher")
     rows = data.load(p.task, max_rows=p.max_rows, text_column=p.text_column, text_column_2=p.text_column_2,
-                     label_column=p.label_column, kind=p.kind)
+                     label_column=p.label_column, kind=p.kind, split=p.split)
     tokenizer = models.load_tokenizer(p.teacher or p.backbone, "teacher" if p.teacher else "backbone")
     parts = {"train": rows.train, "held_out": rows.held_out, "scored": rows.scored, **rows.also}
     sets = {k: batches.encode(v, tokenizer, p.max_length) for k, v in parts.items()}

@@ -100,3 +100,16 @@ plots.module_impact(record)
 
 # %%
 plots.runs(records)
+
+# %% [markdown]
+# ## Beside the paper
+#
+# Theseus, Table 2 (GLUE development sets, BERT-base, medians of 5 runs), beside the committed runs of this study.
+# Backbone and scale differ, so retention is what may be compared, not the scores.
+
+# %%
+from IPython.display import HTML
+
+from lib import report
+
+HTML(report.beside("theseus", "theseus", "Table 2"))

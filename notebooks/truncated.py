@@ -49,3 +49,16 @@ plots.summary(record)
 
 # %%
 plots.curves(record)
+
+# %% [markdown]
+# ## Beside the paper
+#
+# Theseus, Table 2 (GLUE development sets, BERT-base, medians of 5 runs), beside the committed runs of this study.
+# Backbone and scale differ, so retention is what may be compared, not the scores.
+
+# %%
+from IPython.display import HTML
+
+from lib import report
+
+HTML(report.beside("theseus", "truncated", "Table 2"))
