@@ -120,11 +120,14 @@ def test_rate():
 
 
 def test_joined_histories():
-    a = History(10, 100, 2.0, 0.1, 8, 50.0, 60.0, curve={"loss": [[10, 1.0]]})
-    b = History(5, 300, 1.0, 0.2, 4, 55.0, 58.0, curve={"loss": [[5, 0.5]], "held_out": [[5, 55.0]]})
+    a = History(steps=10, tokens=100, seconds=2.0, padding_share=0.1, kept_step=8, kept_score=50.0, best_scored=60.0,
+                idle_steps=1, curve={"loss": [[10, 1.0]]})
+    b = History(steps=5, tokens=300, seconds=1.0, padding_share=0.2, kept_step=4, kept_score=55.0, highest_score=56.0,
+                best_scored=58.0, idle_steps=2, peak_memory_mb=7.0, curve={"loss": [[5, 0.5]], "held_out": [[5, 55.0]]})
     j = stages.joined(a, b)
     assert (j.steps, j.tokens, j.seconds, j.kept_step, j.kept_score, j.best_scored) == (15, 400, 3.0, 14, 55.0, 60.0)
     assert j.padding_share == pytest.approx(0.175)
+    assert (j.highest_score, j.idle_steps, j.peak_memory_mb) == (56.0, 3, 7.0)
     assert j.curve == {"loss": [[10, 1.0], [15, 0.5]], "held_out": [[15, 55.0]]}
 
 
