@@ -1,0 +1,60 @@
+"""MobileBERT: a deep, thin student with bottlenecks (Sun et al. 2020, arXiv 2004.02984).
+
+A BERT with inverted bottlenecks (the IB teacher) and a student of the same depth, number of heads and width between the
+blocks, but narrow inside. The student learns the teacher's blocks on unlabelled text, then its predictions of masked
+words, and is in the end fine-tuned on the task like any BERT: the task's teacher takes no part in it.
+
+`variant="paper"`, the default, transfers feature maps by their plain mean squared difference; `variant="code"` by the
+official code's LayerNormed features and statistics (`mobilebert_losses`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from lib import models, text
+from lib.methods import bert, mobilebert_stages
+from lib.parameters import Bool, Float, Int
+from lib.training import History
+
+
+class Config(text.General):
+    """Parameters of MobileBERT. Widths are the paper's proportions on the backbone; stages after the official code."""
+
+    # Shape
+    between: Annotated[Int, Field(ge=0)] = 0  # width between blocks; 0: half of the backbone's (paper: 512)
+    embedding: Annotated[Int, Field(ge=0)] = 0  # width of word vectors; 0: half of that (paper: 128)
+    inside: Annotated[Int, Field(ge=0)] = 0  # width inside the student's blocks; 0: a quarter of the backbone's (128)
+    ffns: Annotated[Int, Field(ge=0, le=64)] = 0  # stacked in each block; 0: 4, or 2 with `tiny`
+    tiny: Bool = False  # MobileBERT-TINY: keys, queries and values from the one bottleneck
+    normalisation: Literal["no_norm", "layer_norm"] = "no_norm"
+    activation: Literal["relu", "gelu"] = "relu"
+    # Stages on unlabelled text; `general_epochs` and `general_lr` are those of the pre-training distillation
+    strategy: Literal["progressive", "joint", "auxiliary"] = "progressive"
+    alpha: Annotated[Float, Field(ge=0, le=1)] = 0.5  # of the masked-word loss beside distillation (official code)
+    lower_rate: Annotated[Float, Field(ge=0, le=1)] = 0.1  # of the rate, below the block in turn (official code)
+    transfer_epochs: Annotated[Float, Field(gt=0, le=1000)] = 2  # passes over the text for all blocks together
+    ib_epochs: Annotated[Float, Field(gt=0, le=1000)] = 1  # of the IB teacher's training
+    ib_lr: Annotated[Float, Field(gt=0, le=1)] = 2e-4
+    general_lr: Annotated[Float, Field(gt=0, le=1)] = 1.5e-3  # official code, with LAMB there
+    # The notebook's timing table
+    timing_blocks: Annotated[Int, Field(ge=0, le=24)] = 0  # blocks of the timed shapes; 0: the paper's 24
+
+
+def compress(run, teacher=None) -> tuple[nn.Module, History]:
+    """The distilled student (an artefact of the backbone and the text), fine-tuned on the task."""
+    p = run.p
+    text.refuse_overlap(p.text, run.data)
+    source = mobilebert_stages.teacher(p, run.tokenizer)
+    student = mobilebert_stages.distilled(p, run.tokenizer, source, p.variant.split("-")[0] == "code")
+    run.artefacts += [source, student]
+    if not run.trial:
+        run.study = {"distillation": {
+            "teacher": {k: source.meta[k] for k in ("start", "quality", "hidden_variance_seen", "curve")},
+            "student": {k: student.meta[k] for k in ("gap", "quality", "curve")},
+            "transfer": student.meta.get("stages", [])}}
+    model = models.load_backbone(str(student.folder / "model"), run.task, p.seed)
+    return model, bert.fine_tune(run, model)

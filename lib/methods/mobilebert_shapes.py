@@ -1,0 +1,75 @@
+"""The papers' own shapes from a configuration alone, operational variants timed side by side, tables of a run.
+
+Nothing here is trained: weights are random, which changes no time.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from transformers import MobileBertConfig, MobileBertModel
+
+from lib import efficiency, fast
+from lib.methods.ibbert_model import IBBertConfig
+
+# MobileBERT 24.6M and TINY 15.5M by these shapes (the paper prints 25.3M and 15.1M), IB-BERT-large 294.2M (293M)
+NAMES = ("MobileBERT", "MobileBERT-TINY", "IB-BERT-large")
+
+
+def shape(name: str) -> MobileBertConfig:
+    """Configuration of one of `NAMES` (paper, Table 1 and section 4.2; official code)."""
+    if name == "IB-BERT-large":
+        return IBBertConfig()
+    if name == "MobileBERT-TINY":  # keys, queries and values all from the one bottleneck, two FFNs
+        return MobileBertConfig(classifier_activation=False, use_bottleneck_attention=True,
+                                key_query_shared_bottleneck=False, num_feedforward_networks=2)
+    assert name == "MobileBERT", name
+    return MobileBertConfig(classifier_activation=False)
+
+
+def operational(name: str = "MobileBERT", length: int = 128, rounds: int = 10, layers: int = 0) -> pd.DataFrame:
+    """Latency in ms at batch 1 of NoNorm or LayerNorm x relu or gelu, and how many times faster than the slowest kind.
+
+    The paper's "w/o OPT" is LayerNorm with gelu: 192 against 62 ms on a phone (Table 4). Here all four are timed in
+    interleaved rounds after a warm-up, on this machine, in float32, with torch's own kernels; ratios are medians of
+    the ratios inside the rounds. `layers`: fewer blocks than the paper's 24, for a quick look; 0: all.
+    """
+    models = {}
+    for norm, words in (("no_norm", "NoNorm"), ("layer_norm", "LayerNorm")):
+        for activation in ("relu", "gelu"):
+            config = shape(name)
+            config.normalization_type, config.hidden_act = norm, activation
+            config.num_hidden_layers = layers or config.num_hidden_layers
+            config._attn_implementation = fast.ATTENTION
+            torch.manual_seed(0)
+            models[f"{words}, {activation}"] = MobileBertModel(config).eval()
+    times = efficiency.latency(models, 1, length, rounds=rounds)
+    base = times["LayerNorm, gelu"]
+    rows = []
+    for label, seconds in times.items():
+        ms, ratio = efficiency.summary(seconds * 1000), efficiency.speedup(base, seconds)
+        rows.append({"variant": label, "median, ms": round(ms.median, 1),
+                     "quartiles, ms": f"{ms.low:.1f} to {ms.high:.1f}",
+                     "times faster than LayerNorm, gelu": round(ratio.median, 2),
+                     "quartiles": f"{ratio.low:.2f} to {ratio.high:.2f}"})
+    return pd.DataFrame(rows).set_index("variant")
+
+
+def stages(record) -> pd.DataFrame:
+    """Masked words on held-out text after each task-agnostic stage of a run: accuracy and loss."""
+    d = record.study["distillation"]
+    rows = {"IB teacher, as made": d["teacher"]["start"], "IB teacher, trained": d["teacher"]["quality"]}
+    rows |= {f"student, {k}": v for k, v in d["student"]["quality"].items()}
+    return pd.DataFrame([{"stage": k, "masked words right, percent": round(100 * v["accuracy"], 1),
+                          "loss, nats": round(v["loss"], 2), "words": v["words"]} for k, v in rows.items()]
+                        ).set_index("stage")
+
+
+def gap(record) -> pd.DataFrame:
+    """Feature and attention difference to the teacher by block (from 1) and stage, on held-out text."""
+    columns = {}
+    for stage, blocks in record.study["distillation"]["student"]["gap"].items():
+        for kind in ("feature", "attention"):
+            columns[f"{kind}, {stage}"] = [round(b[kind], 3) for b in blocks]
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(1, len(next(iter(columns.values()))) + 1, name="block"))
+    return frame[sorted(frame.columns, key=lambda c: c.startswith("attention"))]
