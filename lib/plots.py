@@ -41,6 +41,42 @@ def curve(record: Record, name: str, label: str):
     return figure
 
 
+def terms(record: Record, weights: dict[str, tuple[str, float]]):
+    """Terms of a loss against steps. `weights`: curve -> (words, weight); a term of weight 0 is left out."""
+    figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+    for name, (words, weight) in weights.items():
+        if weight and record.curve.get(name):
+            steps, values = zip(*record.curve[name], strict=True)
+            axes.plot(steps, [weight * v for v in values], label=f"{words}, times {weight:g}")
+    axes.set(xlabel="optimiser step", ylabel="weighted term of the loss", yscale="log")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def caching_gain(record: Record) -> pd.DataFrame | str:
+    """What keeping the teacher's answers gains (`study["caching_gain"]`), or a sentence that it was not measured."""
+    gain = (record.study or {}).get("caching_gain")
+    if gain is None:
+        return "Not measured in this run; gain_steps=20 does."
+    rows = {
+        "training, teacher's answers from the cache, tokens a second": f"{gain['tokens_per_second_with_cache']:,.0f}",
+        "training, teacher asked for every batch, tokens a second": f"{gain['tokens_per_second_without']:,.0f}",
+        "ratio": f"{gain['ratio']:.2f}",
+        "the teacher alone, filling the cache, tokens a second":
+            f"{gain['tokens_per_second_of_the_teacher_alone']:,.0f}",
+        "optimiser steps timed, each way": f"{gain['steps_each']:.0f}",
+    }
+    return pd.DataFrame({"value": rows})
+
+
+def compared(record: Record) -> pd.DataFrame | str:
+    """The small runs of `study["compared"]`, one line each, or a sentence that there are none."""
+    table = (record.study or {}).get("compared")
+    if table is None:
+        return "Not run; comparison_tokens=20000 makes small runs of that many tokens."
+    return pd.DataFrame(table).T.rename_axis("small run").round(4)
+
+
 def summary(record: Record) -> pd.DataFrame:
     """The main numbers of a run, one row each."""
     r, none = record, "not defined"

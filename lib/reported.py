@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib.errors import InputError, one_of, shorten
-from lib.paths import results_dir
+from lib.paths import ROOT, results_dir
 
 # Scores of a model on the rows of a split; without its split such a number cannot be compared with anything.
 _SCORES = (
@@ -88,8 +88,13 @@ def _check(row: dict, line: int, path: Path) -> Reported:
 
 
 def load(path: Path | None = None) -> list[Reported]:
-    """All reported numbers in file order. Raises `InputError` (one line, with the line number) for a bad file."""
-    path = path or results_dir() / "reported.csv"
+    """All reported numbers in file order. Raises `InputError` (one line, with the line number) for a bad file.
+
+    Without a path: the file among the results, or the repository's own where `BERT_RESULTS` points to a folder of runs
+    alone (what papers print does not depend on where records go).
+    """
+    own = results_dir() / "reported.csv"
+    path = path or (own if own.exists() else ROOT / "results" / "reported.csv")
     try:
         with open(path, newline="", encoding="utf-8") as f:
             reader = csv.DictReader(f, strict=True)
