@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib import layers
+from lib import evaluation, layers, training
 from lib.errors import InputError
 
 
@@ -113,7 +113,7 @@ def choose(run, model: nn.Module, parts: list[Droppable], rule: list[int]) -> tu
     scores = {}
     for kept in sets:
         leave(parts, kept)
-        scores[kept] = run.scores(model)["held_out"]
+        scores[kept] = held_out(run, model)
     return list(max(sets, key=lambda s: scores[s] if math.isfinite(scores[s]) else -math.inf)), scores
 
 
@@ -129,15 +129,18 @@ def table(run, model: nn.Module, parts: list[Droppable], chosen: list[int], scor
             ways[f"every other, counted from {counting}"] = every_other(depth, count, counting)
         except InputError:
             continue
-    out = {}
+    out, known = {}, dict(scored)
     for name, kept in ways.items():
         leave(parts, kept)
-        out[name] = {"layers": kept, "held_out": _held_out(run, model, kept, scored)}
+        if tuple(kept) not in known:
+            known[tuple(kept)] = held_out(run, model)
+        out[name] = {"layers": kept, "held_out": known[tuple(kept)]}
     if scored:
         out["candidates"] = [{"layers": list(k), "held_out": v} for k, v in scored.items()]
     leave(parts, chosen)
     return out
 
 
-def _held_out(run, model: nn.Module, kept: list[int], scored: dict) -> float:
-    return scored[tuple(kept)] if tuple(kept) in scored else run.scores(model)["held_out"]
+def held_out(run, model: nn.Module) -> float:
+    """Score of a network on the held-out rows alone, percent."""
+    return evaluation.headline(run.task, run.metrics(model, "held_out", training.precision(run.p.precision)))
