@@ -58,6 +58,8 @@ def stage(kind: str, p: mlm.General, tokenizer, configuration: dict, build: Buil
                 raise
             diverged = str(e)
             history = training.History(steps=losses[-1][0], curve={"loss": [x for x in losses if math.isfinite(x[1])]})
+        if not diverged and losses and not math.isfinite(losses[-1][1]):  # fewer than the loop's ten in a row
+            diverged = f"{kind}: the loss was not finite at the last step ({history.steps})"
         encoder = after(encoder) if after else encoder
         model = mlm.MaskedLM(encoder.eval(), head)
         save_file({k: v.cpu().contiguous() for k, v in encoder.state_dict().items()}, folder / "encoder.safetensors")

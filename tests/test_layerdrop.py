@@ -189,7 +189,7 @@ def test_recovery_trains_the_pruned_student(films, backbone, places):
 
 
 def test_pretraining_then_plain_fine_tuning(films, backbone, places, tmp_path):
-    (tmp_path / "own.txt").write_text("\n\n".join(t for t, _, _ in tiny.rows(400, seed=5)))
+    (tmp_path / "own.txt").write_text("\n\n".join(t for t, _, _ in tiny.rows(3000, seed=5)))
     settings = {"when": "pretraining", "text": str(tmp_path / "own.txt"), "text_tokens": 2000, "text_length": 32,
                 "general_batch_size": 8, "drop_rate": 0.5}
     run = run_of(films, backbone, **settings)

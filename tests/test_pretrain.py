@@ -10,7 +10,7 @@ from lib import artefacts, layers, mlm, models, parameters, pretrain, text
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.txt"
-    path.write_text("\n\n".join(t for t, _, _ in tiny.rows(400, seed=5)))
+    path.write_text("\n\n".join(t for t, _, _ in tiny.rows(3000, seed=5)))
     return str(path)
 
 
