@@ -242,8 +242,9 @@ def functions(run, config: EfficientBertConfig, source: artefacts.Artefact) -> l
     if p.architecture == "search":
         found = search(run, config, source)
         entries = found.meta["best"]
-        run.notes.append(f"fitness of the search from the held-out rows of {found.meta['fitness_task']}, a stand-in for "
-                         f"the paper's MNLI; {len(found.meta['scored'])} candidates")
+        task = found.meta["fitness_task"]
+        run.notes.append(f"{len(found.meta['scored'])} candidates were scored, by the held-out rows of {task}"
+                         + ("" if task == "mnli" else ", a stand-in for the paper's MNLI"))
     else:
         entries = spread(RELEASED, config.num_hidden_layers)
         if len(entries) != len(RELEASED):

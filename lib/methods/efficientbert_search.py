@@ -1,8 +1,8 @@
 """EfficientBERT's coarse-to-fine search (paper section 3; official code; methods.md 11.4, 11.8).
 
 1. operators and sizes of every layer together, from plain gelu functions; 2. operators, sizes fixed; 3. sizes,
-operators fixed, ranked inside a weight-sharing supernet. New candidates come from mutation; once enough were scored they
-must fall into the best leaf of a learned partition of the space.
+operators fixed, ranked inside a weight-sharing supernet. New candidates come from mutation; once enough were scored
+they must fall into the best leaf of a learned partition of the space.
 
 The n-th candidate of a stage is a function of (seed, stage, n, the candidates before it), and what was scored is kept
 in a JSON file after each one: a search that was killed goes on where it was and ends as the uninterrupted one.
@@ -76,6 +76,7 @@ class Search:
 
     def __init__(self, config: EfficientBertConfig, plan: Plan, file: Path):
         self.config, self.plan, self.file = config, plan, Path(file)
+        self._fitted: tuple = (None, [])  # the partition in use, and what it was fitted on
         self.scored: list[dict] = json.loads(self.file.read_text()) if self.file.exists() else []
 
     def stage(self, number: int) -> list[dict]:
@@ -88,6 +89,7 @@ class Search:
     def run(self, number: int, starts: list[space.Architecture], propose: Proposal, score: Score) -> space.Architecture:
         """Score candidates of one stage up to the plan's number: `starts`, then proposals. Returns the best."""
         wanted = self.plan.candidates[number - 1]
+        starts = list({space.key(a): a for a in reversed(starts)}.values())[::-1]  # the plain one may be the best
         while (n := len(done := self.stage(number))) < max(wanted, 1):
             if n < len(starts):
                 candidate, how = starts[n], "start"
@@ -114,9 +116,12 @@ class Search:
         known = {c["key"] for c in done}
         chain = []
         if n >= self.plan.first:
-            fitted = done[: self.plan.first + (n - self.plan.first) // self.plan.interval * self.plan.interval]
-            chain = partition([space.features(space.from_json(c["architecture"])) for c in fitted],
-                              [c["score"] for c in fitted])
+            count = self.plan.first + (n - self.plan.first) // self.plan.interval * self.plan.interval
+            if self._fitted[0] != (number, count):
+                seen = done[:count]
+                self._fitted = ((number, count), partition(
+                    [space.features(space.from_json(c["architecture"])) for c in seen], [c["score"] for c in seen]))
+            chain = self._fitted[1]
         for chosen, how in ((chain, "best leaf"), ([], "mutation")) if chain else (([], "mutation"),):
             for _ in range(TRIES):
                 candidate = propose(rng)
@@ -132,12 +137,12 @@ def search(config: EfficientBertConfig, plan: Plan, file: Path, score: Score,
     supernet of its operators and returns what scores sizes inside it.
     """
     state = Search(config, plan, file)
-    depth, plain = config.num_hidden_layers, parse(PLAIN)
+    plain = parse(PLAIN)
 
     def coarse(rng):
         return tuple((s, d, space.sample(rng)) for s, d in space.sizes(config, rng))
 
-    first = state.run(1, [tuple((1, 1, plain) for _ in range(depth))], coarse, score)
+    first = state.run(1, [tuple((s, d, plain) for s, d in space.even_sizes(config))], coarse, score)
     same_sizes = tuple((s, d, plain) for s, d, _ in first)
 
     def operators(rng):

@@ -193,6 +193,19 @@ def sizes(config: EfficientBertConfig, rng: np.random.Generator, tries: int = 10
     raise RuntimeError(f"no sizes of {config.num_hidden_layers} layers have {low:.0f} to {high:.0f} FFN parameters")
 
 
+def even_sizes(config: EfficientBertConfig) -> list[tuple[int, int]]:
+    """The same (s, d) in every layer, the first in order that is within the limits: (1, 1) in the paper's shape, where
+    the search starts. If none is, sizes drawn with a fixed seed.
+    """
+    low, high = limits(config)
+    for s in STACKS:
+        for d in RATIOS:
+            even = [(s, d)] * config.num_hidden_layers
+            if low <= ffn_parameters(config, even) <= high:
+                return even
+    return sizes(config, np.random.default_rng(0))
+
+
 def features(architecture: Architecture) -> list[float]:
     """Numbers that the classifiers of the search see: for each layer s, d, the height, and how often each operation
     stands in the tree (official code: the list of operations itself, filled up to 20).

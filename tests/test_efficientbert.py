@@ -1,0 +1,180 @@
+"""EfficientBERT as a run: shapes, bad input, the whole chain, the control, and a search that is killed and resumed."""
+
+import json
+
+import method_runs
+import numpy as np
+import pytest
+import tiny
+import torch
+from transformers import AutoModelForSequenceClassification, BertConfig
+
+from lib import artefacts, evaluation, models, parameters
+from lib.errors import InputError
+from lib.methods import efficientbert as eb
+from lib.methods import efficientbert_model, efficientbert_space
+
+TINY = {"text_tokens": 1200, "text_length": 32, "general_batch_size": 8, "max_tokens": 500, "teacher_tokens": 500,
+        "candidates": [4, 3, 2], "first_candidates": 3, "refit_interval": 1, "candidate_text_tokens": 150,
+        "candidate_tokens": 200, "sizes_tokens": 200, "search_teacher_tokens": 200, "search_teacher_lr": 1e-3}
+
+
+@pytest.fixture
+def run(places):
+    """`run(**parameters)`: a started run with a text of its own."""
+    rng = np.random.default_rng(0)
+    text = places / "text.txt"
+    text.write_text("\n\n".join(" ".join(rng.choice(tiny.FILLER, 60)) for _ in range(600)))
+
+    def start(**values):
+        return method_runs.start("efficientbert", eb.Config, places, **{**TINY, "text": str(text), **values})
+
+    return start
+
+
+def trained(run):
+    student, history = run.compress(eb.compress)
+    return student, history, run.finish(student, history)
+
+
+@pytest.mark.parametrize(("teacher", "expected"), [
+    (BertConfig(), (540, 12, 6, 128)), (BertConfig(hidden_size=384, num_hidden_layers=6), (264, 12, 3, 64)),
+    (BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16), (720, 16, 12, 171))])
+def test_shapes_follow_the_papers_proportions(monkeypatch, teacher, expected):
+    monkeypatch.setattr(models, "_load", lambda *a, **k: teacher)
+    c = eb.shape(parameters.validate(eb.Config, {}))
+    assert (c.hidden_size, c.num_attention_heads, c.num_hidden_layers, c.embedding_size) == expected
+    assert c.hidden_size % c.num_attention_heads == 0
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"heads": 3}, "heads: 3 are not the teacher's 4"), ({"layers": 3}, "layers: 3 does not divide the teacher's 4"),
+    ({"layers": 4}, "layers: 4"), ({"candidates": [3, 3]}, "candidates"), ({"candidates": [3, 0, 3]}, "candidates")])
+def test_what_cannot_be_distilled_is_refused_before_training(run, values, message):
+    r = run(**values)
+    with pytest.raises(InputError, match=message) as e:
+        eb.shape(r.p)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("architecture", "best"), ("temperature", 0), ("candidate_lr", 2),
+                                             ("control", "maybe"), ("supernet_epochs", 0)])
+def test_bad_parameters(name, value):
+    with pytest.raises(InputError, match=name):
+        parameters.validate(eb.Config, {name: value})
+
+
+def test_the_whole_chain(run):
+    r = run()
+    teacher = r.teacher().model
+    before = tiny.state(teacher)
+    student, history, record = trained(r)
+    assert tiny.same(before, tiny.state(teacher))
+    assert student.config.ffns == efficientbert_model.spread(efficientbert_model.RELEASED, 2)
+    assert student.config.hidden_size == 4 * 5  # heads of 8 * 540 / 768
+    assert {a.kind for a in record.artefacts} == {"teacher", "efficientbert-supernet", "efficientbert-student"}
+    assert all(a.tokens > 0 for a in record.artefacts)
+    assert set(record.curve) >= {"loss", "embedding", "attention", "hidden", "prediction", "held_out"}
+    assert record.study["architecture"] == student.config.ffns
+    assert any("spread over 2 layers" in n for n in record.notes)
+    again, report = AutoModelForSequenceClassification.from_pretrained(r.output, output_loading_info=True)
+    assert not any(report[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert again.config.id2label == {0: "negative", 1: "positive"}
+    scored = r.sets["scored"]
+    np.testing.assert_allclose(evaluation.predict(again, scored), evaluation.predict(student, scored), atol=1e-6)
+    assert (r.output / "efficientbert_model.py").exists()
+
+
+def test_same_seed_same_result_other_seed_shares_the_general_stages(run):
+    one = trained(run())
+    again = trained(run())
+    assert tiny.same(tiny.state(one[0]), tiny.state(again[0]))
+    other = trained(run(seed=1))
+    assert not tiny.same(tiny.state(one[0]), tiny.state(other[0]))
+    keys = [{a.key for a in x[2].artefacts if a.kind != "teacher"} for x in (one, other)]
+    assert keys[0] == keys[1]
+
+
+def test_control_differs_in_the_functions_only(run):
+    student, _, record = trained(run(variant="released"))
+    control, _, other = trained(run(control=True, variant="control"))
+    assert [e[:2] for e in control.config.ffns] == [e[:2] for e in student.config.ffns]
+    assert {e[2] for e in control.config.ffns} == {efficientbert_model.PLAIN}
+    assert record.parameters == other.parameters
+    assert record.tokens == other.tokens
+    assert [a.tokens for a in record.artefacts] == [a.tokens for a in other.artefacts]
+    assert any(n.startswith("control") for n in other.notes)
+
+
+def test_regression(run):
+    _, _, record = trained(run(regression=True))
+    assert record.curve["prediction"][-1][1] > 0
+
+
+def without_seconds(scored):
+    return [{k: v for k, v in c.items() if k != "seconds"} for c in scored]
+
+
+def test_search_killed_and_resumed_equals_uninterrupted(run, places, monkeypatch):
+    r = run(architecture="search")
+    student, _, record = trained(r)
+    whole = record.study["search"]
+    assert [c["stage"] for c in whole] == [1] * 4 + [2] * 3 + [3] * 2
+    assert student.config.ffns == record.study["architecture"]
+    best = max((c for c in whole if c["stage"] == 3), key=lambda c: (c["score"], -c["number"]))
+    assert best["architecture"] == record.study["architecture"]
+    assert any("stand-in for the paper's MNLI" in n for n in record.notes)
+    assert all(c["tokens"] > 0 or c["stage"] == 3 or any(o["key"] == c["key"] for o in whole[:i])
+               for i, c in enumerate(whole))
+
+    monkeypatch.setenv("BERT_BUILD", str(places / "build-2"))
+    real, made = eb.Evaluator.score, []
+
+    def dies(self, architecture):
+        made.append(1)
+        if len(made) % 3 == 0:
+            raise KeyboardInterrupt
+        return real(self, architecture)
+
+    monkeypatch.setattr(eb.Evaluator, "score", dies)
+    kills = 0
+    while True:
+        try:
+            again = run(architecture="search")
+            config = eb.shape(again.p)
+            found = eb.search(again, config, eb.supernet(again, config))
+            break
+        except KeyboardInterrupt:
+            kills += 1
+            partial = list((places / "build-2" / "artefacts" / "efficientbert-search").glob("*.partial/scored.json"))
+            assert sum(c["tokens"] > 0 for c in json.loads(partial[0].read_text())) == 2 * kills
+    assert kills >= 2
+    assert without_seconds(found.meta["scored"]) == without_seconds(whole)
+    assert efficientbert_space.from_json(found.meta["best"])
+
+
+def test_a_trial_does_not_search_again(run):
+    """The rate's grid shares the search and the general stages with the run itself."""
+    built = []
+    real = artefacts.build
+
+    def counting(kind, *a):
+        made = real(kind, *a)
+        built.append((kind, made.key))
+        return made
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(artefacts, "build", counting)
+        trained(run(architecture="search", lr_grid=[1e-3, 2e-3], tuning_tokens=200))
+    for kind in ("efficientbert-search", "efficientbert-supernet", "efficientbert-student"):
+        assert len({k for name, k in built if name == kind}) == 1, kind
+
+
+def test_a_student_is_no_larger_for_stages_that_were_left(run):
+    """No projection and no other training part in what is saved."""
+    r = run()
+    student, _, record = trained(r)
+    encoder = sum(p.numel() for p in student.efficientbert.parameters())
+    assert record.parameters == encoder + sum(p.numel() for p in student.classifier.parameters())
+    assert not [n for n in student.state_dict() if "projection" in n]
+    assert torch.isfinite(torch.cat([p.flatten() for p in student.parameters()])).all()
