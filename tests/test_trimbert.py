@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lib import fast, layers, mlm, models, parameters, runs
 from lib.errors import InputError
 from lib.methods import trimbert, trimbert_speed, trimbert_studies
 from lib.methods import trimbert_model as tm
+from lib.paths import ROOT
 
 QUICK = {"max_tokens": 400, "epochs": 3, "evaluations": 1, "teacher_tokens": 300, "precision": "fp32",
          "profile": "test", "text_tokens": 2000, "text_length": 32, "general_batch_size": 8, "scratch_blocks": 3,
@@ -186,3 +188,16 @@ def test_throughput():
     assert (table["tokens_per_second"] > 0).all()
     assert np.allclose(table[table["variant"] == "n = 1"]["ratio"], 1)
     assert isinstance(trimbert_speed.build("sdpa", shape, {"bandd": True}, 600), tm.TrimBertModel)
+
+
+def test_the_papers_recipe():
+    folder = ROOT / "notebooks" / "profiles"
+    values: dict = {}
+    for name in ("paper.yaml", "paper-trimbert.yaml"):
+        values |= yaml.safe_load((folder / name).read_text())
+    p = parameters.validate(trimbert.Config, values)
+    steps = p.general_epochs * p.text_tokens / (p.general_batch_size * p.text_length)
+    assert steps == pytest.approx(900_000, rel=1e-3)
+    assert p.general_warmup * steps == pytest.approx(10_000, rel=1e-3)
+    config = trimbert.architecture(p, tiny.tokenizer(), None)
+    assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (12, 768, 3072)

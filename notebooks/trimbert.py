@@ -1,0 +1,138 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # TrimBERT
+#
+# [arXiv 2202.12411](https://arxiv.org/abs/2202.12411). A BERT layer is an attention block and an *intermediate* block
+# (two linear maps with a gelu between them, four times as wide inside). The intermediate blocks hold two thirds of a
+# layer's weights. TrimBERT keeps all $m$ attention blocks and lets an intermediate block follow only every $n$-th of
+# them, $\lfloor m/n \rfloor$ in all: $n = 1$ is BERT, $n = \infty$ has none. Without an intermediate block the next
+# attention block takes the output of the one before.
+#
+# Two further changes, which combine with every $n$:
+#
+# **BANDD** replaces the softmax over the keys $j$ of a query by a normalisation. With $x_j = q \cdot k_j$, and mean
+# $\mu$ and deviation $\sigma$ over the $N$ keys that are not padding,
+#
+# $$ w_j = g\,\frac{x_j - \mu}{\sigma + \varepsilon} + b, \qquad \varepsilon = 10^{-3}, $$
+#
+# $g$ and $b$ being trained scalars of each head. The weights may be negative and do not add up to one. A dropout after
+# self-attention goes, and the loss of language modelling gains an L2 term in its place.
+#
+# **NoMLPLN** leaves out the LayerNorm after the intermediate blocks. Leaving out the one after attention instead is
+# said to make training diverge.
+#
+# ## Two experiments that must not be mixed
+#
+# The paper's claim is about pre-training *from scratch*, with one recipe for all variants: masked words, 900,000 steps
+# of 256 sequences of 128 tokens, then fine-tuning. `origin="scratch"` does that at the scale of this machine, with a
+# small network; such a run learns little, so what can be compared is one variant with another, not with BERT.
+# `origin="backbone"`, the default here, *cuts* the variant out of a pre-trained BERT, heals it by a short stage of
+# language modelling, and fine-tunes it. That is another experiment than the paper's.
+#
+# ## What the paper leaves open
+#
+# | | said | here |
+# |---|---|---|
+# | which "dropout after self-attention" | no | the one after the output matrix, by its wording; `removed_dropout` tries the one on the weights |
+# | L2 coefficient | no | `l2` = 1e-4 on all weight matrices: a gradient of a few percent of the loss's, see the curve |
+# | does L2 come beside weight decay? | no | instead of it; `l2_replaces_decay=False` for both |
+# | is $1/\sqrt d$ kept? | no | no: the normalisation takes it out again |
+# | gain and bias of a head | "the same technique" as its source | yes, started at 1 and 0 |
+# | padding | no | masked out of mean and deviation, which are computed in float32 |
+# | head of the language model from scratch | no | its bias starts at the log frequencies of the words, for all variants |
+
+# %% tags=["parameters"]
+task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
+teacher = ""  # a folder with your own fine-tuned checkpoint; empty: fine-tuned here and kept (for comparison only)
+seed = 0
+profile = "custom"  # names the folder of the record
+every = 2  # n: an intermediate block after every n-th attention block; 0: none
+bandd = False
+nomlpln = False
+origin = "backbone"  # or "scratch"
+study = "none"  # or blocks, changes, dropout
+control_tokens = 0  # tokens of text on which the control without LayerNorm after attention is shown; 0: not shown
+timing_tokens = 512  # tokens in a batch of the timing; 0: no timing
+
+# %%
+from lib import parameters, plots, runs
+from lib.methods import trimbert, trimbert_plots, trimbert_studies
+
+plots.svg()
+p = parameters.read(trimbert.Config, globals())
+
+# %%
+records = []
+for q in trimbert_studies.variants(p):
+    run = runs.start("trimbert", q)
+    student, history = run.compress(trimbert.compress)
+    records.append(run.finish(student, history))
+record = records[0]
+
+# %% [markdown]
+# ## What came out
+
+# %%
+plots.summary(record)
+
+# %% [markdown]
+# Masked words on text that was never trained on, before and after the stage of language modelling. From the backbone,
+# "before" shows what the cut alone destroys; from scratch it is the frequency of words.
+
+# %%
+trimbert_plots.language(records)
+
+# %%
+trimbert_plots.loss({r.label: r.study["mlm"] for r in records})
+
+# %% [markdown]
+# Fine-tuning:
+
+# %%
+plots.curves(record)
+
+# %% [markdown]
+# ## The control: which LayerNorm may go
+#
+# The same network from scratch, with all intermediate blocks, without one kind of LayerNorm or the other.
+
+# %%
+control = trimbert_studies.control(run) if p.control_tokens else {}
+trimbert_plots.loss(control) if control else print("not run: control_tokens = 0")
+
+# %% [markdown]
+# ## Sizes at the paper's shape
+#
+# Twelve attention blocks of width 768, counted from the network built here, pooler included.
+
+# %%
+trimbert_plots.sizes()
+
+# %% [markdown]
+# ## Throughput by sequence length
+#
+# The paper's Figure 6 at a tiny scale: two attention blocks of width 256 with random weights, forward pass, on this
+# machine. Softmax is one kernel in today's libraries, and attention as a whole another, while a hand-written
+# normalisation is a row of elementary operations. So softmax is timed in three ways, and only "written out" compares
+# like with like.
+
+# %%
+speed = trimbert_plots.speed(p.timing_tokens)
+speed if speed is not None else print("not run: timing_tokens = 0")
+
+# %% [markdown]
+# ## All runs of this notebook
+
+# %%
+plots.runs(records)
