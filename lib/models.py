@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 from pathlib import Path
@@ -24,6 +25,8 @@ from lib.data import package_folder
 from lib.errors import InputError, shorten
 from lib.paths import as_path
 from lib.tasks import Task
+
+METHODS = Path(__file__).parent / "methods"
 
 
 def quiet() -> None:
@@ -69,11 +72,25 @@ def content_hash(source: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def _register_own(folder: Path) -> None:
+    """Import the modelling file of an architecture of the study's own, which registers it with transformers.
+
+    `lib/methods/<model_type>_model.py`; a modelling file that lies in the folder itself is never run.
+    """
+    try:
+        kind = json.loads((folder / "config.json").read_text()).get("model_type", "")
+    except (OSError, ValueError, AttributeError):
+        return  # what is wrong with it the library says
+    if isinstance(kind, str) and kind.isidentifier() and (METHODS / f"{kind}_model.py").exists():
+        importlib.import_module(f"lib.methods.{kind}_model")
+
+
 def _load(cls, source: str, what: str, name: str, **arguments):
     """`cls.from_pretrained`, its many kinds of errors as one line that says what would serve."""
     quiet()
     if not Path(source).is_dir():
         hub.reachable()
+    _register_own(Path(source))
     try:
         return cls.from_pretrained(source, trust_remote_code=False, **arguments)
     except Exception as e:  # noqa: BLE001 - the library raises OSError, ValueError, KeyError, its own and safetensors'

@@ -14,7 +14,7 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from lib import fast, models
+from lib import fast, layers, models
 from lib.methods import trimbert_model as tm
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
@@ -222,3 +222,21 @@ def test_which_dropout_goes():
 def test_bad_configuration(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         tm.TrimBertConfig(**bad)
+
+
+def test_blocks_that_the_configuration_does_not_describe_are_not_saved(tmp_path):
+    model = build(intermediate_every=2)  # of three blocks the second has one
+    layers.cut(model, [0, 1]).save_pretrained(tmp_path / "lowest")
+    with pytest.raises(ValueError, match=r"after \[1\] of 2"):
+        layers.cut(model, [1, 2]).save_pretrained(tmp_path / "highest")
+    assert not (tmp_path / "highest").exists()
+
+
+def test_the_study_opens_a_student_whose_method_was_not_imported(tmp_path):
+    model = build(intermediate_every=2, num_labels=2)
+    model.save_pretrained(tmp_path / "student")
+    code = ("import sys\nfrom lib import models\n"
+            "assert 'lib.methods.trimbert_model' not in sys.modules\n"
+            f"print(type(models._load(models.AutoConfig, r'{tmp_path / 'student'}', 'teacher', 'x')).__name__)\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "TrimBertConfig", done.stderr

@@ -153,6 +153,18 @@ class TrimBertPreTrainedModel(BertPreTrainedModel):
             init.ones_(module.gain)
             init.zeros_(module.bias)
 
+    def save_pretrained(self, *args, **kwargs):
+        """As transformers'. `ValueError` where blocks do not stand where the configuration says, e.g. after surgery.
+
+        Such a folder would reload with random weights.
+        """
+        blocks = self.base_model.encoder.layer
+        have = [hasattr(x, "intermediate") for x in blocks]
+        if have != [self.config.has_intermediate(i) for i in range(self.config.num_hidden_layers)]:
+            raise ValueError(f"TrimBERT: intermediate blocks after {[i + 1 for i, h in enumerate(have) if h]} of "
+                             f"{len(blocks)} are not every {self.config.intermediate_every}th; it cannot be saved")
+        return super().save_pretrained(*args, **kwargs)
+
 
 # Each class below skips the BERT class's own constructor, which would build a second network.
 class TrimBertModel(TrimBertPreTrainedModel, BertModel):
