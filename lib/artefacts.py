@@ -15,6 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lib.errors import InputError
 from lib.paths import build_dir, component, write_atomic
 from lib.provenance import digest
 
@@ -57,7 +58,10 @@ def build(kind: str, configuration: dict, make: Callable[[Path], dict]) -> Artef
                 _make(kind, key, folder, configuration, make)
         finally:
             lock.release()
-    return Artefact(kind, key, folder, json.loads(done.read_text()))
+    try:
+        return Artefact(kind, key, folder, json.loads(done.read_text()))
+    except (OSError, ValueError) as e:
+        raise InputError(f"artefact {done}: cannot be read ({e}); delete its folder and it is built again") from e
 
 
 def _make(kind: str, key: str, folder: Path, configuration: dict, make) -> None:

@@ -29,13 +29,14 @@ class Checkpoints:
         self.folder, self.identity = Path(folder), identity
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
+        """Own files, newest first. Another configuration's in the same folder are not counted among the last two."""
+        return sorted(self.folder.glob(f"step-*.{self.identity}.safetensors"), reverse=True)
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """Write the state after `step` optimiser steps; older files than the last two go."""
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         meta = {"identity": self.identity, "state": json.dumps(state), "sha256": _digest(tensors)}
-        write_atomic(self.folder / f"step-{step:08d}.safetensors", save(tensors, metadata=meta))
+        write_atomic(self.folder / f"step-{step:08d}.{self.identity}.safetensors", save(tensors, metadata=meta))
         for old in self._files()[2:]:
             old.unlink(missing_ok=True)
 
@@ -58,6 +59,7 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Delete this run's checkpoints, once what they led to is safely written."""
-        for path in self._files():
+        """Delete the folder's checkpoints, of every configuration, once what they led to is safely written."""
+        left = [*self.folder.glob("step-*.safetensors"), *self.folder.glob(".step-*.tmp")]  # .tmp: killed while writing
+        for path in left:
             path.unlink(missing_ok=True)

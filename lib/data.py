@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pandas as pd
 
 from lib import hub, userdata
 from lib.errors import InputError, one_of, shorten
+from lib.paths import as_path
 from lib.tasks import TASKS, Task
 
 COLUMNS = ("idx", "text", "text_2", "label")  # of every split here; text_2 is "" for one sentence
@@ -74,10 +76,11 @@ def _frame(rows: pd.DataFrame, task: Task, split: str) -> pd.DataFrame:
     if empty.any():
         raise InputError(f"task {task.name}: split {split}, row {int(empty.idxmax())}: the text is empty")
     if task.regression:
-        out["label"] = rows[task.label].astype(float).tolist()
-        if out["label"].isna().any():
-            raise InputError(f"task {task.name}: split {split}, row {int(out['label'].isna().idxmax())}: "
-                             "the label is not a number")
+        out["label"] = pd.to_numeric(rows[task.label], errors="coerce").astype(float).tolist()
+        bad = ~np.isfinite(out["label"])
+        if bad.any():
+            raise InputError(f"task {task.name}: split {split}, row {int(bad.idxmax())}: the label "
+                             f"{shorten(rows[task.label].iloc[int(bad.idxmax())])} is not a finite number")
     elif task.source == "own":
         numbers = {name: i for i, name in enumerate(task.labels)}
         names = rows[task.label].map(userdata.label_text).tolist()
@@ -122,7 +125,7 @@ def glue_split(task: Task, split: str) -> pd.DataFrame:
         tried = [Path(folder) / task.name / f"{n}.parquet" for n in names.get((task.name, split), (split,))]
         for path in tried:
             if path.exists():
-                return pd.read_parquet(path)
+                return userdata.read_file(path, f"GLUE_DIR file {path}")
         raise InputError(f"GLUE_DIR={folder}: has no {tried[0].relative_to(folder)}; task {task.name} needs it")
     hub.reachable()
     try:
@@ -201,8 +204,8 @@ def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: 
         frames, source = (_glue if task.source == "glue" else _demo)(task)
     elif split:
         raise InputError(f"split: {split!r} is for declared tasks; your own file's test part is scored")
-    elif any(c in name for c in "/\\.") or Path(name).exists():
-        task, frames, source = _own(Path(name).expanduser(), **columns)
+    elif any(c in name for c in "/\\.") or as_path(name, "task").exists():
+        task, frames, source = _own(as_path(name, "task"), **columns)
     else:
         one_of("task", name, [*TASKS, "a path to a file or folder"])
     hashes = {k: _content_hash(v) for k, v in frames.items()}

@@ -16,8 +16,8 @@ import yaml
 
 from lib.backbones import label
 from lib.errors import InputError, one_of
-from lib.paths import ROOT, build_dir, component, results_dir, slug
-from lib.tasks import TASKS
+from lib.paths import ROOT, as_path, build_dir, component, results_dir
+from lib.tasks import TASKS, own_label
 
 LOCAL = ("demo", "ci")  # profiles whose records are made on each machine and not committed
 PROFILES = ROOT / "notebooks" / "profiles"
@@ -49,11 +49,14 @@ def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "",
         one_of("METHODS", m, methods())
     given = {}
     for t in chosen:
-        if not Path(t).exists():
+        if not as_path(t, "TASKS").exists():
             one_of("TASKS", t, [*TASKS, "a path to a file or folder"])
-        given[component("TASKS", t if t in TASKS else slug(Path(t).stem))] = t
+        name = component("TASKS", t if t in TASKS else own_label(Path(t).stem))
+        if given.get(name, t) != t:
+            raise InputError(f"TASKS: {given[name]} and {t} would leave their records in the same place; rename one")
+        given[name] = t
     for s in numbers:
-        if not str(s).isdigit():
+        if not str(s).isdecimal():
             raise InputError(f"SEEDS: {s!r} is not a whole number of 0 or more")
     if not (given and names):
         raise InputError(f"profile {profile} has no grid of its own in profiles/grid.yaml; give TASKS and METHODS")

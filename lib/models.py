@@ -171,6 +171,15 @@ def _refuse_decoder(model: nn.Module, what: str) -> None:
         raise InputError(f"{what}: {model.config.model_type} is a decoder (causal attention); an encoder is needed")
 
 
+def check_tokens(name: str, size: int, sets) -> None:
+    """`InputError` where a row holds a token that the backbone has no embedding for. `size`: of its tokenizer."""
+    vocabulary = getattr(_load(AutoConfig, resolve(name), "backbone", name), "vocab_size", size)
+    if size > vocabulary:
+        highest = max(max(row) for data in sets for row in data.inputs["input_ids"])
+        if highest >= vocabulary:
+            raise InputError(f"backbone {name}: its tokenizer gives token {highest}, it has {vocabulary} embeddings")
+
+
 def depth(name: str) -> int:
     """Number of encoder layers of a backbone or teacher, from its configuration alone."""
     return _load(AutoConfig, resolve(name), "backbone", name).num_hidden_layers

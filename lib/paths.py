@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -52,16 +53,25 @@ def slug(text: str) -> str:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that after a kill the file is either the old one or the new one, never half.
 
-    Raises `InputError` where the disk is full.
+    Raises `InputError` where the disk is full or the folder cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as f:
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {e.strerror or e}; free some space or set BERT_RESULTS/BERT_BUILD") from e
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {e.strerror or e}; free some space or set BERT_RESULTS/BERT_BUILD"
+                         ) from e
+
+
+def check_space(folder: Path, size: int = 1 << 20) -> None:
+    """`InputError` where `size` bytes cannot be written below `folder`: better before training than after it."""
+    probe = folder / f".space-{os.getpid()}"
+    write_atomic(probe, os.urandom(size))
+    probe.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from typing import Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lib.errors import InputError
+from lib.errors import InputError, shorten
 from lib.paths import component, results_dir, write_atomic
 
 
@@ -169,15 +169,16 @@ def read(path: Path) -> Record:
     """One record. Raises `InputError` naming the file where it is no valid record or lies at another's place."""
     try:
         record = Record.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
-        raise InputError(f"{path}: not a readable JSON file ({e})") from e
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(map(str, first["loc"])) or "record"
         raise InputError(f"{path}: not a result record: {where}: {first['msg']} ({e.error_count()} problems)") from e
-    expected = path_of(record).relative_to(results_dir() / "runs").parts
-    if path.parts[-len(expected):] != expected:
-        raise InputError(f"{path}: holds the record of {'/'.join(expected)}; a record must lie at its own place")
+    except (OSError, ValueError, RecursionError) as e:  # ValueError: no UTF-8, no JSON, a number of 5000 digits
+        raise InputError(f"{path}: not a readable JSON file ({shorten(str(e), 200)})") from e
+    expected = path_of(record)
+    if path.resolve() != expected:  # a copy elsewhere would be counted twice
+        raise InputError(f"{path}: holds the record of {expected.relative_to(results_dir() / 'runs')}; "
+                         "a record must lie at its own place")
     return record
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 from torch import nn
 
 from lib import artefacts, batches, data, evaluation, models, results, training
@@ -24,8 +25,9 @@ from lib.backbones import label
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
 from lib.parameters import Parameters
-from lib.paths import ROOT, build_dir, component, results_dir, slug
+from lib.paths import ROOT, as_path, build_dir, check_space, component, results_dir
 from lib.provenance import code_hash, digest, environment
+from lib.tasks import own_label
 from lib.training import History, Settings
 
 PAPERS = {
@@ -38,6 +40,8 @@ NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "
          "backbone"}
 TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "teacher_tokens",
                  "lr_grid": "teacher_lr_grid"}
+
+DIVERGED = -1e9  # the score of a trial that has none
 
 Compress = Callable[["Run", nn.Module], tuple[nn.Module, History]]
 
@@ -79,7 +83,9 @@ class Run:
 
     @property
     def task_label(self) -> str:
-        return slug(self.task.name + (f"-{self.p.split}" if self.p.split else ""))
+        if self.task.source == "own":
+            return own_label(self.task.name)
+        return self.task.name + (f"-{self.p.split}" if self.p.split else "")
 
     @functools.cached_property
     def identity(self) -> dict:
@@ -104,7 +110,7 @@ class Run:
 
     @property
     def output(self) -> Path:
-        return Path(self.p.output).expanduser() if self.p.output else self.folder / "student"
+        return as_path(self.p.output, "output") if self.p.output else self.folder / "student"
 
     def settings(self, **changes) -> Settings:
         """Settings of the training loop from the parameters, with changes."""
@@ -216,9 +222,12 @@ class Run:
 
     def finish(self, student: nn.Module, history: History) -> results.Record:
         """Score once on the scored split, leave the student, write the record last. Prints where both lie."""
-        models.save_student(student, self.tokenizer, self.output)
         scored = self.sets["scored"]
         logits = evaluation.predict(student, scored)
+        if not np.isfinite(logits).all():
+            raise RuntimeError(f"{self.method} on {self.task.name}: the student's outputs are not finite, so there is "
+                               "no record; lower lr or set precision=fp32")
+        models.save_student(student, self.tokenizer, self.output)
         values = evaluation.metrics(self.task, logits, scored.labels)
         for split in self.data.also:
             values |= {f"{split}_{k}": v for k, v in evaluation.metrics(
@@ -298,11 +307,12 @@ class Run:
         own = profile.with_name(f"{p.profile}-{self.method}.yaml")
         if own.exists():
             words += ["-f", f"notebooks/profiles/{own.name}"]
-        defaults = {k: f.default for k, f in type(p).model_fields.items()}
-        covered = set(_yaml_keys(profile)) | set(_yaml_keys(own)) | {"output"}
-        chosen = {"lr"} if p.lr_grid else set()
+        files = {k: v for k, v in {**_yaml(profile), **_yaml(own)}.items() if k in type(p).model_fields}
+        without = type(p).model_validate(files).model_dump()  # what the files and the defaults alone would give
+        # Not said: where the student goes, a rate that the grid chooses, the study whose run has a variant's name
+        silent = {"output", "study"} | ({"lr"} if p.lr_grid else set())
         for k, v in p.model_dump().items():
-            if k in ("task", "seed", "backbone") or (k not in covered | chosen and v != defaults[k]):
+            if k in ("task", "seed", "backbone") or (k not in silent and v != without[k]):
                 if isinstance(v, list):
                     words += ["-y", shlex.quote(f"{k}: {v}")]
                 else:
@@ -310,10 +320,8 @@ class Run:
         return " ".join(words)
 
 
-def _yaml_keys(path: Path) -> list[str]:
-    import yaml
-
-    return list(yaml.safe_load(path.read_text()) or {}) if path.exists() else []
+def _yaml(path: Path) -> dict:
+    return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
 
 
 def _show(path: Path) -> str:
@@ -330,19 +338,24 @@ def _trial(run: Run, method: Compress) -> dict:
     """Score and cost of one grid point, kept as an artefact. A teacher's trial is a teacher: students' use it."""
     from lib.methods import bert
 
-    if run.method == "bert":
-        meta = bert.teacher(run).meta
-        return {"score": meta["history"]["kept_score"], "tokens": meta["tokens"]}
-
     def make(folder: Path) -> dict:
         _, history = method(run, run.teacher().model)
         for stage in (run.folder / "checkpoints").glob("*"):
             Checkpoints(stage, "").clear()
-        # A trial that diverged has no score: it must lose, not stop the others
-        score = history.kept_score if history.kept_score is not None else -1e9
-        return {"score": score, "tokens": history.tokens, "seconds": history.seconds}
+        return {"score": history.kept_score, "tokens": history.tokens, "seconds": history.seconds}
 
-    return artefacts.build("trial", run.identity, make).meta
+    try:
+        if run.method == "bert":
+            meta = bert.teacher(run).meta
+            meta = {"score": meta["history"]["kept_score"], "tokens": meta["tokens"]}
+        else:
+            meta = artefacts.build("trial", run.identity, make).meta
+    except RuntimeError as e:
+        if "not finite" not in str(e):
+            raise
+        meta = {"score": None, "tokens": 0}
+    # A trial that diverged has no score: it must lose, not stop the others
+    return meta if meta["score"] is not None else {**meta, "score": DIVERGED}
 
 
 def start(method: str, p: Parameters) -> Run:
@@ -369,7 +382,12 @@ def start(method: str, p: Parameters) -> Run:
                              "leave backbone empty to cut students out of the teacher")
         run.teacher()  # classes that do not fit the task must show now
     path = run.record_path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    models.check_output(run.output)
+    for place in (path.parent, build_dir()):
+        check_space(place)
+    if p.max_length > tokenizer.model_max_length:
+        print(f"max_length: the model takes {tokenizer.model_max_length} tokens at most; rows are cut there")
+    models.check_tokens(p.backbone, len(tokenizer), sets.values())
     counts = ", ".join(f"{k} {v}" for k, v in rows.rows.items())
     print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, "
           f"{sets['train'].lengths.mean():.0f} tokens a row")

@@ -7,7 +7,10 @@ Matthews for CoLA, accuracy elsewhere).
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+
+from lib.paths import slug
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,15 @@ DEMO = (
     Task("trec", ("text",), "label", ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), ACC, title="Question types",
          source="demo", scored="test", unlabelled=()),
 )
+
+
+def own_label(stem: str) -> str:
+    """Path component for a user's own task: never a declared name, and different for names that look alike as paths."""
+    safe = slug(stem)
+    if safe != stem:
+        return f"{safe[:50]}-{hashlib.sha256(stem.encode(errors='surrogatepass')).hexdigest()[:4]}"
+    return f"own-{safe}" if safe in TASKS else safe
+
 
 TASKS: dict[str, Task] = {t.name: t for t in GLUE + DEMO}
 GLUE_ORDER = tuple(t.name for t in GLUE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -18,7 +19,9 @@ READERS = (".csv", ".tsv", ".jsonl", ".parquet")
 MAX_CLASSES = 1000
 
 
-def _read_file(path: Path) -> pd.DataFrame:
+def read_file(path: Path, what: str = "") -> pd.DataFrame:
+    """The rows of one file, column names as text. `InputError` that calls it `what` where it is unreadable or empty."""
+    what = what or f"task file {path}"
     try:
         if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
@@ -29,24 +32,33 @@ def _read_file(path: Path) -> pd.DataFrame:
             frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", keep_default_na=False,
                                 na_values=[""], encoding="utf-8-sig", low_memory=False)
     except pd.errors.EmptyDataError:
-        raise InputError(f"task file {path}: is empty") from None
+        raise InputError(f"{what}: is empty") from None
     except UnicodeDecodeError as e:
-        raise InputError(f"task file {path}: is not UTF-8 (byte {e.start}); save it as UTF-8") from None
-    except (OSError, ValueError, KeyError, pd.errors.ParserError) as e:
+        raise InputError(f"{what}: is not UTF-8 (byte {e.start}); save it as UTF-8") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, pd.errors.ParserError) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise InputError(f"task file {path}: cannot be read as {path.suffix[1:]} ({shorten(reason, 200)})") from None
+        raise InputError(f"{what}: cannot be read as {path.suffix[1:]} ({shorten(reason, 200)})") from None
     except Exception as e:  # pyarrow has exceptions of its own that share no base with the ones above
         if type(e).__module__.startswith("pyarrow"):
-            raise InputError(f"task file {path}: cannot be read as parquet ({shorten(str(e), 200)})") from None
+            raise InputError(f"{what}: cannot be read as parquet ({shorten(str(e), 200)})") from None
         raise
     if not len(frame):
-        raise InputError(f"task file {path}: has no rows")
-    columns = [str(c) for c in frame.columns]
+        raise InputError(f"{what}: has no rows")
+    # pandas gives the second of two equal names a number, so the header itself is looked at
+    columns = _header(path) or [str(c) for c in frame.columns]
     repeated = sorted({c for c in columns if columns.count(c) > 1})
     if repeated:
-        raise InputError(f"task file {path}: column {shorten(repeated[0])} appears twice")
-    frame.columns = columns
+        raise InputError(f"{what}: column {shorten(repeated[0])} appears twice")
+    frame.columns = [str(c) for c in frame.columns]
     return frame
+
+
+def _header(path: Path) -> list[str]:
+    """Column names as a CSV or TSV file states them; empty for other formats."""
+    if path.suffix not in (".csv", ".tsv"):
+        return []
+    with open(path, encoding="utf-8-sig", newline="") as f:
+        return next(csv.reader(f, delimiter="\t" if path.suffix == ".tsv" else ","), [])
 
 
 def read_splits(path: Path) -> dict[str, pd.DataFrame]:
@@ -61,7 +73,7 @@ def read_splits(path: Path) -> dict[str, pd.DataFrame]:
             if file.suffix in READERS and name in ("train", "validation", "test"):
                 if name in splits:
                     raise InputError(f"task folder {path}: holds two files for {name}; keep one")
-                splits[name] = _read_file(file)
+                splits[name] = read_file(file)
         if "train" not in splits:
             raise InputError(f"task folder {path}: needs a train file ({', '.join('train' + s for s in READERS)}) "
                              "and may have validation (or dev) and test files")
@@ -70,7 +82,7 @@ def read_splits(path: Path) -> dict[str, pd.DataFrame]:
         raise InputError(f"task: {shorten(str(path))} is neither a declared task nor an existing file or folder")
     if path.suffix not in READERS:
         raise InputError(f"task file {path}: unknown format {path.suffix!r}; allowed: {', '.join(READERS)}")
-    return {"all": _read_file(path)}
+    return {"all": read_file(path)}
 
 
 def _column(frame: pd.DataFrame, given: str, names: tuple[str, ...], what: str, taken: set[str]) -> str | None:
@@ -93,7 +105,7 @@ def describe(path: Path, frames: dict[str, pd.DataFrame], *, text: str = "", tex
     Prints what it guessed. Raises `InputError` for a missing column, one class only, missing labels, labels that
     are fractional numbers although classification was asked for.
     """
-    first = next(iter(frames.values()))
+    first = frames.get("train", next(iter(frames.values())))
     label_column = _column(first, label, LABEL_NAMES, "label_column", set())
     if label_column is None:
         raise InputError(f"task {path}: no label column found among {', '.join(first.columns)}; set label_column")
@@ -105,6 +117,9 @@ def describe(path: Path, frames: dict[str, pd.DataFrame], *, text: str = "", tex
             raise InputError(f"task {path}: no text column found among {', '.join(first.columns)}; set text_column")
         text_column = others[0]
     columns = (text_column,) + ((second,) if second else ())
+    if len({label_column, *columns}) <= len(columns):
+        raise InputError(f"task {path}: text columns ({', '.join(columns)}) and label column ({label_column}) must all "
+                         "be different")
     for split, frame in frames.items():
         for c in (*columns, label_column):
             if c not in frame.columns:
@@ -122,7 +137,8 @@ def describe(path: Path, frames: dict[str, pd.DataFrame], *, text: str = "", tex
         raise InputError(f"task {path}: column {label_column} holds fractional numbers such as "
                          f"{values[values % 1 != 0].iloc[0]}; classification needs classes (kind=regression fits)")
     if kind == "regression" and not numeric:
-        raise InputError(f"task {path}: column {label_column} holds {shorten(values.iloc[0])}; regression needs numbers")
+        raise InputError(f"task {path}: column {label_column} holds {shorten(values.iloc[0])}; regression needs "
+                         "numbers")
     regression = kind == "regression" or (kind == "auto" and fractional)
     print(f"{path.name}: text={', '.join(columns)}; label={label_column}; "
           f"{'regression' if regression else 'classification'}")
