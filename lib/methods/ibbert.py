@@ -25,13 +25,14 @@ RESIDUAL = 2.0  # weight of a block's output beside the stream that it is added 
 RIDGE = 1e-3  # of the mean diagonal of the Gram matrix
 
 
-def configuration(backbone: nn.Module, between: int, embedding: int) -> IBBertConfig:
-    """IB-BERT with the blocks of a BERT inside. 0 for a width: half of the backbone's between the blocks, half of that
-    for the word vectors (paper: 1024 inside, 512, and a quarter, 128).
+def configuration(c, between: int, embedding: int) -> IBBertConfig:
+    """IB-BERT with the blocks of a BERT of configuration `c` inside.
+
+    0 for a width: half of the backbone's between the blocks (paper: 512 of 1024), half of that for the word vectors
+    (paper: a quarter, 128).
 
     Raises `InputError` for a backbone that is no BERT or widths that do not shrink.
     """
-    c = backbone.config
     if c.model_type != "bert":
         raise InputError(f"mobilebert: the backbone is a {c.model_type}; its IB teacher is made of BERT's blocks; "
                          "allowed: backbones of model type bert")

@@ -14,9 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import nn
+from transformers import AutoConfig
 
 from lib import models, text
-from lib.methods import bert, mobilebert_stages
+from lib.methods import bert, ibbert, mobilebert_stages, mobilebert_student
 from lib.parameters import Bool, Float, Int
 from lib.training import History
 
@@ -48,6 +49,8 @@ def compress(run, teacher=None) -> tuple[nn.Module, History]:
     """The distilled student (an artefact of the backbone and the text), fine-tuned on the task."""
     p = run.p
     text.refuse_overlap(p.text, run.data)
+    frame = ibbert.configuration(AutoConfig.from_pretrained(models.resolve(p.backbone)), p.between, p.embedding)
+    mobilebert_student.student_config(frame, p)  # widths that do not fit must show before anything is trained
     source = mobilebert_stages.teacher(p, run.tokenizer)
     student = mobilebert_stages.distilled(p, run.tokenizer, source, p.variant.split("-")[0] == "code")
     run.artefacts += [source, student]

@@ -6,6 +6,7 @@ Each stage is an artefact keyed by its settings, its text, its backbone and its 
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -72,21 +73,24 @@ def teacher(p, tokenizer) -> artefacts.Artefact:
 
     def make(folder: Path) -> dict:
         words, masker = text.load(p.text, tokenizer, p.text_length, p.text_tokens), mlm.Masker(tokenizer)
+        quality = functools.partial(mlm.quality, data=words.held_out, masker=masker,
+                                    precision=training.precision(p.precision))
         backbone = models.load_encoder(p.backbone)
         torch.manual_seed(0)
         rows = list(range(min(CALIBRATION, len(words.train))))
         parts = [words.train.batch(rows[i : i + 32]) for i in range(0, len(rows), 32)]
-        model, seen = ibbert.from_backbone(backbone, ibbert.configuration(backbone, p.between, p.embedding), parts)
+        config = ibbert.configuration(backbone.config, p.between, p.embedding)
+        model, seen = ibbert.from_backbone(backbone, config, parts)
         counts = mlm.word_counts(words.train, model.config.vocab_size)
         with torch.no_grad():  # what is common is known from the start, as in lib.mlm
             model.cls.predictions.bias.copy_(torch.from_numpy(counts + 1.0).div(counts.sum() + len(counts)).log())
         wrapped = Words(keep_padding_zero(model)).to(training.device())
-        start = mlm.quality(wrapped, words.held_out, masker)
+        start = quality(wrapped)
         history = training.train(wrapped, mlm.language_loss(masker), words.train, settings,
                                  checkpoints=Checkpoints(folder / "checkpoints", digest(configuration)))
         model.save_pretrained(folder / "model")
         return {"seconds": history.seconds, "tokens": history.tokens, "curve": history.curve, "start": start,
-                "quality": mlm.quality(wrapped, words.held_out, masker), "hidden_variance_seen": seen, **words.record()}
+                "quality": quality(wrapped), "hidden_variance_seen": seen, **words.record()}
 
     return artefacts.build("ib-teacher", configuration, make)
 
@@ -182,6 +186,8 @@ def distilled(p, tokenizer, source: artefacts.Artefact, code: bool) -> artefacts
 
     def make(folder: Path) -> dict:
         words, masker = text.load(p.text, tokenizer, p.text_length, p.text_tokens), mlm.Masker(tokenizer)
+        quality = functools.partial(mlm.quality, data=words.held_out, masker=masker,
+                                    precision=training.precision(p.precision))
         models.quiet()
         teacher = IBBertForMaskedLM.from_pretrained(source.folder / "model", attn_implementation=fast.ATTENTION)
         teacher.requires_grad_(False).eval().to(training.device())
@@ -189,19 +195,19 @@ def distilled(p, tokenizer, source: artefacts.Artefact, code: bool) -> artefacts
         first = words.train.batch(list(range(min(CALIBRATION, len(words.train)))))
         student = new_student(teacher, student_config(teacher.config, p), first).to(training.device())
         meta = {"seconds": 0.0, "tokens": 0, "gap": {"start": block_gap(student, teacher, words.held_out, masker)},
-                "quality": {"start": mlm.quality(Words(student), words.held_out, masker)}}
+                "quality": {"start": quality(Words(student))}}
         identity = digest(configuration)
         if p.strategy != "auxiliary":
             meta |= transfer(student, teacher, masker, words.train, p, code,
                              Checkpoints(folder / "checkpoints" / "blocks", identity))
             meta["gap"]["after transfer"] = block_gap(student, teacher, words.held_out, masker)
-            meta["quality"]["after transfer"] = mlm.quality(Words(student), words.held_out, masker)
+            meta["quality"]["after transfer"] = quality(Words(student))
         loss = distillation_loss(teacher, masker, p.alpha, code, p.strategy == "auxiliary")
         history = training.train(student, loss, words.train, settings,
                                  checkpoints=Checkpoints(folder / "checkpoints" / "words", identity))
         student.save_pretrained(folder / "model")
         meta["gap"]["after distillation"] = block_gap(student, teacher, words.held_out, masker)
-        meta["quality"]["after distillation"] = mlm.quality(Words(student), words.held_out, masker)
+        meta["quality"]["after distillation"] = quality(Words(student))
         return {**meta, "seconds": meta["seconds"] + history.seconds, "tokens": meta["tokens"] + history.tokens,
                 "curve": history.curve, **words.record()}
 
