@@ -45,6 +45,17 @@ def loss(reports: dict[str, dict]):
     return figure
 
 
+def control(reports: dict[str, dict]) -> pd.DataFrame:
+    """How each network of `trimbert_studies.control` ended: loss on held-out text, and whether training broke off."""
+    rows = []
+    for name, report in reports.items():
+        final = report["after"]["loss"]
+        rows.append({"network": name, "steps": report["steps"], "loss on held-out text before":
+                     f"{report['before']['loss']:.3f}", "after": "not finite" if final is None else f"{final:.3f}",
+                     "diverged": report["diverged"] or "no"})
+    return pd.DataFrame(rows).set_index("network")
+
+
 def sizes() -> pd.DataFrame:
     """Parameters of each n at the paper's shape, in millions, and how many times smaller than n = 1."""
     counts = {}
