@@ -38,8 +38,8 @@
 # | | said | here |
 # |---|---|---|
 # | rate of the Theseus row | no | $p^* = 1 - r/N$; `drop_rate` sets another, `study="rate"` compares |
-# | is the lowest layer 0 or 1? | no | 1 by default (of six, the layers 1, 3, 5 stay); `counting="zero"` for the other |
-# | $q > 1/2$ (12 layers to 3) | the rule as printed removes all | its mirror image: $l \bmod \lfloor 1/(1-q) \rfloor = 0$ stays |
+# | is the lowest layer 0 or 1? | no | 0: of six layers the 2nd, 4th and 6th stay, with the last, which the head reads; `counting="one"` for the other |
+# | $q > 1/2$ (12 layers to 3) | the rule as printed removes all | its mirror image: $l \bmod k = k-1$ stays, $k = \lfloor 1/(1-q) \rfloor$ |
 # | fine-tuning after pruning, in the Theseus row | no | none; `recovery_share` gives it a share of the budget |
 # | a layer that a batch did not run | no | does not move: it has no gradient, and Adam passes over it |
 # | which state is kept | no | the one that scores best on held-out rows *with the layers that will stay* |

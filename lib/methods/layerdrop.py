@@ -30,7 +30,9 @@ class Config(mlm.General):
     drop_rate: Annotated[Float, Field(ge=-1, lt=1)] = -1
     when: Literal["finetuning", "pretraining"] = "finetuning"
     pruning: Literal["every_other", "search"] = "every_other"
-    counting: Literal["one", "zero"] = "one"  # "drop layers l with l mod floor(1/q) = 0": is the lowest layer 1 or 0?
+    # "Drop layers l with l mod floor(1/q) = 0": is the lowest layer 0 or 1? With 0 the last of an even depth stays,
+    # and the head reads that one
+    counting: Literal["zero", "one"] = "zero"
     keep: Ints = []  # zero-based layers that stay, instead of a rule
     search_limit: Annotated[Int, Field(ge=1)] = 64  # sets of layers scored; above it they are drawn at random
     recovery_share: Annotated[Float, Field(ge=0, lt=1)] = 0.0  # of the budget: plain fine-tuning of the pruned student
@@ -42,7 +44,7 @@ class Config(mlm.General):
 STUDIES: dict[str, list[dict]] = {
     "none": [{}],
     "rate": [{}, *({"drop_rate": r, "variant": f"rate{r}"} for r in (0.0, 0.2))],
-    "pruning": [{}, {"counting": "zero", "variant": "zero"}, {"pruning": "search", "variant": "search"}],
+    "pruning": [{}, {"counting": "one", "variant": "one"}, {"pruning": "search", "variant": "search"}],
     "place": [{}, {"recovery_share": 0.5, "variant": "recovery"}, {"when": "pretraining", "variant": "pretraining"}],
 }
 

@@ -59,17 +59,17 @@ def pruned(model: nn.Module, kept: list[int]) -> nn.Module:
     return layers.set_layers(student, [x.layer for x in layers.encoder_layers(student)], list(range(len(kept))))
 
 
-def every_other(depth: int, count: int, counting: str = "one") -> list[int]:
+def every_other(depth: int, count: int, counting: str = "zero") -> list[int]:
     """Zero-based layers that the paper's rule leaves: drop each l with l mod floor(1/q) = 0.
 
-    q is the share removed. The rule as printed removes everything for q > 1/2, so there its mirror image is taken:
-    keep each l with l mod floor(1/(1 - q)) = 0. `InputError` where it does not leave `count` layers.
+    q is the share removed. The rule as printed removes everything for q > 1/2, so there its mirror image is taken, equal
+    to it at 1/2: keep each l with l mod k = k - 1, k = floor(1/(1 - q)). `InputError` where it does not leave `count`.
     """
     removed, shift = depth - count, 1 if counting == "one" else 0
     if 2 * removed <= depth:
         kept = [l for l in range(depth) if (l + shift) % (depth // removed)]
     else:
-        kept = [l for l in range(depth) if (l + shift) % (depth // count) == 0]
+        kept = [l for l in range(depth) if (l + shift) % (depth // count) == depth // count - 1]
     if len(kept) != count:
         raise InputError(f"layers: the every-other rule leaves {len(kept)} of {depth} layers, not {count}; "
                          "set pruning=search, or keep")
