@@ -42,7 +42,7 @@
 # | $q > 1/2$ (12 layers to 3) | the rule as printed removes all | its mirror image: $l \bmod k = k-1$ stays, $k = \lfloor 1/(1-q) \rfloor$ |
 # | fine-tuning after pruning, in the Theseus row | no | none; `recovery_share` gives it a share of the budget |
 # | a layer that a batch did not run | no | does not move: it has no gradient, and Adam passes over it |
-# | which state is kept | no | the one that scores best on held-out rows *with the layers that will stay* |
+# | which state is kept | no | the last within one standard error of the best on held-out rows, scored *with the layers that will stay* |
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder

@@ -62,8 +62,9 @@ def pruned(model: nn.Module, kept: list[int]) -> nn.Module:
 def every_other(depth: int, count: int, counting: str = "zero") -> list[int]:
     """Zero-based layers that the paper's rule leaves: drop each l with l mod floor(1/q) = 0.
 
-    q is the share removed. The rule as printed removes everything for q > 1/2, so there its mirror image is taken, equal
-    to it at 1/2: keep each l with l mod k = k - 1, k = floor(1/(1 - q)). `InputError` where it does not leave `count`.
+    q is the share removed. The rule as printed removes everything for q > 1/2, so there its mirror image is taken,
+    which is equal to it at 1/2: keep each l with l mod k = k - 1, k = floor(1/(1 - q)). Raises `InputError` where the
+    rule does not leave `count` layers.
     """
     removed, shift = depth - count, 1 if counting == "one" else 0
     if 2 * removed <= depth:
