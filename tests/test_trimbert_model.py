@@ -240,3 +240,19 @@ def test_the_study_opens_a_student_whose_method_was_not_imported(tmp_path):
             f"print(type(models._load(models.AutoConfig, r'{tmp_path / 'student'}', 'teacher', 'x')).__name__)\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "TrimBertConfig", done.stderr
+
+
+def test_bf16_training_step_of_everything():
+    """Under autocast the statistics stay float32, the outputs near fp32's, and every weight gets a finite gradient."""
+    model = build(fast.ATTENTION, bandd=True, intermediate_every=2, intermediate_layernorm=False)
+    whole = model(**inputs()).logits
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        weights = model.bert.encoder.layer[0].attention.self(torch.randn(2, 7, 16))[1]
+    assert weights.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(**inputs()).logits
+    torch.testing.assert_close(half.float(), whole, atol=0.05, rtol=0.05)
+    half.float().square().sum().backward()
+    grads = {n: p.grad for n, p in model.named_parameters()}
+    assert all(g is not None and torch.isfinite(g).all() for g in grads.values())
+    assert all(g.abs().sum() > 0 for n, g in grads.items() if n.endswith("self.gain"))
