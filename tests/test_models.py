@@ -70,7 +70,7 @@ def test_a_classifier_as_backbone_brings_no_head_along(tmp_path):
     model = models.load_backbone(str(folder), tiny.FILMS, 0)
     other = models.load_classifier(str(folder), tiny.FILMS)
     assert not torch.equal(layers.output_layer(model).weight, layers.output_layer(other).weight)
-    assert layers.output_layer(model).weight.std() < 0.2  # the initialiser's deviation, not the stored head's 0.5
+    assert layers.output_layer(model).weight.std() < 0.35  # the initialiser's deviation 0.2, not the stored head's 0.5
     wide = models.load_backbone(str(folder), tiny.TRIPLE, 0)
     assert layers.output_layer(wide).out_features == 3
 

@@ -31,11 +31,11 @@ def config(kind: str = "bert", *, layers: int = LAYERS, dropout: float = 0.1, **
     """Configuration of a tiny encoder of one architecture."""
     if kind == "distilbert":
         own = {"dim": WIDTH, "n_layers": layers, "n_heads": 4, "hidden_dim": 2 * WIDTH, "dropout": dropout,
-               "attention_dropout": dropout, "seq_classif_dropout": dropout}
+               "attention_dropout": dropout, "seq_classif_dropout": dropout, "initializer_range": 0.2}
     else:
         own = {"hidden_size": WIDTH, "num_hidden_layers": layers, "num_attention_heads": 4,
                "intermediate_size": 2 * WIDTH, "hidden_dropout_prob": dropout,
-               "attention_probs_dropout_prob": dropout, "initializer_range": 0.1}
+               "attention_probs_dropout_prob": dropout, "initializer_range": 0.2}
     if kind == "electra":
         own["embedding_size"] = 16
     if kind == "modernbert":
