@@ -30,6 +30,7 @@ def curves(record: Record):
     right.axvline(record.selection.step, linestyle="--", linewidth=1, color="grey", label="kept state")
     right.set(xlabel="optimiser step", ylabel=f"{record.headline}, percent")
     right.legend(fontsize=8)
+    plt.close(figure)  # or the inline backend draws it a second time
     return figure
 
 
@@ -38,6 +39,7 @@ def curve(record: Record, name: str, label: str):
     figure, axes = plt.subplots(figsize=(4.5, 2.6), layout="constrained")
     axes.plot(*zip(*record.curve[name], strict=True))
     axes.set(xlabel="optimiser step", ylabel=label)
+    plt.close(figure)  # or the inline backend draws it a second time
     return figure
 
 
@@ -50,6 +52,7 @@ def terms(record: Record, weights: dict[str, tuple[str, float]]):
             axes.plot(steps, [weight * v for v in values], label=f"{words}, times {weight:g}")
     axes.set(xlabel="optimiser step", ylabel="weighted term of the loss", yscale="log")
     axes.legend(fontsize=8)
+    plt.close(figure)  # or the inline backend draws it a second time
     return figure
 
 
@@ -64,6 +67,8 @@ def caching_gain(record: Record) -> pd.DataFrame | str:
         "ratio": f"{gain['ratio']:.2f}",
         "the teacher alone, filling the cache, tokens a second":
             f"{gain['tokens_per_second_of_the_teacher_alone']:,.0f}",
+        "times that this run visits a row": f"{gain['visits_of_a_row']:.1f}",
+        "ratio for this run, filling counted": f"{gain['ratio_with_filling']:.2f}",
         "optimiser steps timed, each way": f"{gain['steps_each']:.0f}",
     }
     return pd.DataFrame({"value": rows})

@@ -52,7 +52,7 @@ def search_table(record: Record) -> pd.DataFrame:
             "first score": round(part["score"].iloc[0], 1), "median": round(part["score"].median(), 1),
             "best": round(part["score"].max(), 1), "tokens": int(part["tokens"].sum()),
             "seconds": round(part["seconds"].sum(), 1)}
-    frame = pd.DataFrame(rows).T
+    frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index.name = "stage (scores: held-out rows, percent)"
     return frame
 
@@ -72,6 +72,7 @@ def search_plot(record: Record):
         axes.annotate(f"stage {stage}", (part.index[0], axes.get_ylim()[1]), fontsize=8)
     axes.set(xlabel="candidate", ylabel="held-out score, percent")
     axes.legend(fontsize=8)
+    plt.close(figure)  # or the inline backend draws it a second time
     return figure
 
 
