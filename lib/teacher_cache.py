@@ -178,15 +178,17 @@ def caching_gain(run, teacher: nn.Module, student: Callable[[], nn.Module], loss
                  steps: int = 20) -> dict[str, float]:
     """Training speed with and without the cache, in one process: real tokens a second of each, and their ratio.
 
-    `student()` gives a fresh student, `loss(source)` the method's loss function. Both ways train on the same
-    `steps / 2` batches in each of two rounds that alternate, after two steps that do not count. The cache of these
-    rows is made in memory, timed on its own, and does not enter the ratio: it is paid once.
+    `student()` gives a fresh student, `loss(source)` the method's loss function. Both ways train on the same batches
+    in rounds of a few steps that alternate, so that a change in the load of the machine meets both; two steps before
+    them do not count. Filling the cache is paid once: it is timed on its own and enters "ratio_with_filling" alone,
+    which is for the run's own number of tokens and of rows.
     """
-    half = max(1, steps // 2)
+    rounds = max(1, steps // 5)
+    count = -(-steps // rounds)
     s = run.settings()
-    per_epoch = -(-len(run.train) // (s.batch_size * s.accumulation))
-    plan = batches.plan(run.train.lengths, s.batch_size * s.accumulation, s.seed, half / per_epoch, 0)
-    rows = np.unique(np.concatenate(plan))
+    window = s.batch_size * s.accumulation
+    per_epoch = -(-len(run.train) // window)
+    rows = np.unique(np.concatenate(batches.plan(run.train.lengths, window, s.seed, max(2, count) / per_epoch, 0)))
     precision = training.precision(run.p.precision)
     began = time.perf_counter()
     answers = Cached(rows, compute(teacher, run.train, rows, precision, states))
@@ -201,12 +203,16 @@ def caching_gain(run, teacher: nn.Module, student: Callable[[], nn.Module], loss
 
     for name in ways:
         train(name, 2)
-    for _ in range(2):
+    for _ in range(rounds):
         for name in ways:
-            history = train(name, half)
+            history = train(name, count)
             tokens[name] += history.tokens
             seconds[name] += history.seconds
-    speed = {name: tokens[name] / seconds[name] for name in ways}
-    return {"tokens_per_second_with_cache": speed["cached"], "tokens_per_second_without": speed["live"],
-            "ratio": speed["cached"] / speed["live"], "steps_each": 2.0 * half,
-            "tokens_per_second_of_the_teacher_alone": float(run.train.lengths[rows].sum()) / built}
+    with_, without = (tokens[name] / seconds[name] for name in ("cached", "live"))
+    teacher_alone = float(run.train.lengths[rows].sum()) / built
+    plan = batches.plan(run.train.lengths, window, s.seed, s.epochs, s.max_tokens)
+    trained, asked = (float(run.train.lengths[r].sum()) for r in (np.concatenate(plan), visited(run)))
+    return {"tokens_per_second_with_cache": with_, "tokens_per_second_without": without, "ratio": with_ / without,
+            "tokens_per_second_of_the_teacher_alone": teacher_alone, "visits_of_a_row": trained / asked,
+            "ratio_with_filling": (trained / without) / (trained / with_ + asked / teacher_alone),
+            "steps_each": float(rounds * count)}

@@ -109,8 +109,9 @@ plots.terms(record, {"hard": ("labels", 1 - p.alpha), "soft": ("teacher's logits
 # ## What keeping the teacher's answers gains
 #
 # Kept are the logits and the first-token state of each layer, never whole hidden states. Timed in one process, on the
-# same batches, both ways in turn. Filling the cache is one pass of the teacher over the rows; after that, each further
-# epoch gains the difference.
+# same batches, both ways in turn. Filling the cache is one pass of the teacher over the rows; each visit of a
+# row after the first gains the difference. A run that sees every row once, as the short demo does, gains nothing: the
+# last line counts that.
 
 # %%
 plots.caching_gain(record)

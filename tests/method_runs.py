@@ -12,9 +12,10 @@ SETTINGS = {"precision": "fp32", "epochs": 1, "teacher_epochs": 1, "batch_size":
             "profile": "test", "lr": 1e-3, "teacher_lr": 1e-3}  # fmt: skip
 
 
-def start(method: str, config: type, folder: Path, *, depth: int = 4, regression: bool = False, **values) -> runs.Run:
+def start(method: str, config: type, folder: Path, *, depth: int = 4, kind: str = "bert", regression: bool = False,
+          **values) -> runs.Run:  # fmt: skip
     """Call it with the fixture `places`, whose folder `folder` is."""
-    name = tiny.save_encoder(folder / f"backbone-{depth}", layers=depth)
+    name = tiny.save_encoder(folder / f"{kind}-{depth}", kind, layers=depth)
     make = tiny.ratings if regression else tiny.films
     task = make(folder / ("ratings.csv" if regression else "films.csv"))
     chosen = {"task": str(task), "backbone": str(name), **SETTINGS, **values}

@@ -157,6 +157,25 @@ def test_a_whole_run(places):
     assert [a.kind for a in record.artefacts] == ["teacher", "teacher-answers"]
 
 
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra"])
+def test_other_encoders(places, kind):
+    """Any encoder whose layers stand in a list: the loss falls on the batch that it is trained on."""
+    run = start("pkd", Config, places, kind=kind)
+    student = kd.student(run)
+    assert len(layers.encoder_layers(student)) == 2
+    source = teacher_cache.cached(run, tiny.classifier(kind, seed=1), True)
+    loss, batch = pkd.loss_of(run.p, source, pkd.plan(run.p)), run.train.batch(np.arange(8))
+    optimizer = torch.optim.SGD(student.eval().parameters(), lr=0.01)
+    values = []
+    for _ in range(3):
+        found = loss(student, batch, None)
+        values.append(found.value.item())
+        optimizer.zero_grad()
+        found.value.backward()
+        optimizer.step()
+    assert values[0] > values[1] > values[2]
+
+
 def test_patience_draws_the_states_together(places):
     """A student trained by the patience term alone comes closer to the teacher's states on rows it has not seen."""
     run = start("pkd", Config, places, alpha=0.0, beta=1000.0, epochs=6, lr=3e-3)

@@ -131,4 +131,9 @@ def test_gain_is_measured_and_leaves_the_teacher_alone(run):
     assert gain["ratio"] == gain["tokens_per_second_with_cache"] / gain["tokens_per_second_without"]
     assert gain["steps_each"] == 4
     assert all(np.isfinite(v) and v > 0 for v in gain.values())
+    tokens = run.train.lengths.sum()  # one epoch: every row is trained on once and asked once
+    assert gain["visits_of_a_row"] == 1
+    with_, without, alone = (tokens / gain[f"tokens_per_second_{k}"]
+                             for k in ("with_cache", "without", "of_the_teacher_alone"))
+    assert gain["ratio_with_filling"] == pytest.approx(without / (with_ + alone))
     assert teacher_cache.teacher_hash(teacher) == before
