@@ -49,10 +49,10 @@ report: $(STAMP) ## make the tables again from the records, no training
 	$(RUN) lib.report
 
 test: $(STAMP) ## run the tests
-	$(RUN) pytest
+	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile
 
 test-slow: $(STAMP) ## run the slow tests too (kills, browser)
-	$(RUN) pytest -m "slow or not slow"
+	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile -m "slow or not slow"
 
 lint: $(STAMP) ## check the style
 	$(RUN) ruff check .
