@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 from torch import nn
 
-from lib import artefacts, batches, data, evaluation, models, results, training
+from lib import artefacts, batches, data, evaluation, models, results, text, training
 from lib.backbones import label
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
@@ -93,6 +93,10 @@ class Run:
         # The teacher's own settings matter to a student only; the method `bert` has none
         settings = {k: v for k, v in self.p.model_dump().items()
                     if k not in NAMES and not (self.method == "bert" and k.startswith("teacher_"))}
+        # A text of the user's own counts by what it holds; the declared ones never change
+        for k in {"text", "transfer"} & settings.keys():
+            if settings[k] != "task" and (own := text.own_hash(settings[k])):
+                settings[k] = own
         return {"method": self.method, "data": self.data.key, "backbone": _backbone_hash(self.p.backbone),
                 "teacher": models.content_hash(models.resolve(self.p.teacher, "teacher")) if self.p.teacher else "",
                 **settings}

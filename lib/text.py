@@ -128,6 +128,12 @@ def files(name: str) -> list[Path]:
     return found
 
 
+def own_hash(name: str) -> str:
+    """Hash of the user's own files that a text names, "" where there are none. For the identity of a run."""
+    own = [_file_hash(f, f.stat().st_mtime) for part in parts(name) if _own(part) for f in files(part)]
+    return digest(own) if own else ""
+
+
 @functools.cache
 def _file_hash(path: Path, _changed: float) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
