@@ -75,7 +75,6 @@ without = []  # parts left out: general, task, augmentation, embedding, hidden, 
 study = "none"  # or procedures (Table 2), objectives (Table 3), mapping (Table 4), code
 
 # %%
-import pandas as pd
 from IPython.display import HTML
 
 from lib import parameters, plots, report, runs, tables
@@ -112,7 +111,7 @@ if "intermediate_loss" in record.curve:
     plots.curve(record, "intermediate_loss", "sum of the losses of step a")
 
 # %%
-pd.DataFrame({"note": record.notes})
+print("\n".join(record.notes))
 
 # %% [markdown]
 # ## General distillation
