@@ -15,6 +15,8 @@ from lib.figures import INK, STYLE, colour_of, mark_of, svg
 from lib.systems import title_of
 from lib.tables import code, details, lines, small, table
 
+BUSY = 1.5  # upper by lower quartile of a speed-up from which on the page warns of the machine's load
+
 STYLES = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #55585f; --line: #c6c9d0; --band: #f1f2f5; }
 @media (prefers-color-scheme: dark) {
@@ -33,7 +35,7 @@ th, td { border: 1px solid var(--line); padding: 0.3rem 0.5rem; text-align: left
 th { background: var(--band); }
 code { font-size: 0.9em; background: var(--band); padding: 0 0.2em; }
 .bc-small { color: var(--soft); font-size: 0.9em; }
-svg { max-width: 100%; height: auto; }
+svg { width: 34rem; max-width: none; height: auto; }
 summary { cursor: pointer; }
 """
 FRAME = Markup("""<!DOCTYPE html>
@@ -94,6 +96,10 @@ def verdict(found: Found) -> list[str]:
         out.append(f"Smallest: {listed([r.title for r in smallest])}, {smallest[0].size.file_mb:.1f} MB against the "
                    f"teacher's {found.teacher.size.file_mb:.1f} MB. Fastest at batch 1: "
                    f"{listed([r.title for r in fast])}, {quickest:.2f} times the teacher's speed.")
+        s = max((s for r in students for s in r.speedups.values()), key=lambda s: s.high / s.low)
+        if s.high > BUSY * s.low:
+            out.append(f"The machine was busy while the models were timed: the middle half of one speed-up runs from "
+                       f"{s.low:.2f} to {s.high:.2f}. Run the command again when it is quiet; it only times again.")
     return out
 
 
@@ -229,7 +235,9 @@ def page(found: Found, request: Request, budget: int, estimate: float) -> str:
     """The whole page."""
     notes = list(dict.fromkeys(n for r in found.rows if r.record for n in r.record.notes))
     body = Markup("\n").join([
-        paragraphs(verdict(found)), picture(found), score_table(found),
+        paragraphs(verdict(found)),
+        Markup('<div class="bc-scroll" role="region" tabindex="0" aria-label="Score against latency">{}</div>').format(
+            picture(found)), score_table(found),
         Markup("<h2>What the number of rows means</h2>"), paragraphs(rows_mean(found)),
         Markup("<h2>What each costs in use</h2>"), cost_table(found),
         Markup("<h2>What each cost to train</h2>"), training_table(found, budget),
