@@ -178,3 +178,12 @@ def test_a_student_is_no_larger_for_stages_that_were_left(run):
     assert record.parameters == encoder + sum(p.numel() for p in student.classifier.parameters())
     assert not [n for n in student.state_dict() if "projection" in n]
     assert torch.isfinite(torch.cat([p.flatten() for p in student.parameters()])).all()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_fitness_comes_from_the_runs_teacher_or_from_another_task(run, places, other):
+    values = {"search_task": str(tiny.ratings(places / "elsewhere.csv"))} if other else {"search_teacher_tokens": 0}
+    _, _, record = trained(run(architecture="search", candidates=[2, 1, 1], **values))
+    assert [a.kind for a in record.artefacts].count("teacher") == (2 if other else 1)
+    assert any(("elsewhere" if other else "films") in n for n in record.notes if "candidates were scored" in n)
+    assert len(record.study["search"]) == 4

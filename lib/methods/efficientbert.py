@@ -57,6 +57,8 @@ class Config(text.General):
     sizes_tokens: Annotated[Int, Field(ge=1)] = 80_000  # of text, and again of the task: supernet of stage 3
     search_teacher_lr: Annotated[Float, Field(gt=0, le=1)] = 1e-4
     search_teacher_epochs: Annotated[Float, Field(gt=0)] = 3
+    # Tokens for a teacher of the search of its own (seed 0), so that all seeds and trials share one search. 0: on the
+    # task itself the run's teacher is asked; on another task as many as epochs decide.
     search_teacher_tokens: Annotated[Int, Field(ge=0)] = 0
 
 
@@ -134,26 +136,15 @@ def supernet(run, config: EfficientBertConfig) -> artefacts.Artefact:
 
 def search(run, config: EfficientBertConfig, source: artefacts.Artefact) -> artefacts.Artefact:
     """The search as an artefact: its history is `artefact.meta["scored"]`, its result `artefact.meta["best"]`."""
-    from lib import runs
-
     p = run.p
-    own = {k: v for k, v in p.model_dump().items() if k in Parameters.model_fields}
-    base = Parameters.model_validate({
-        **own, "seed": 0, "lr": p.search_teacher_lr, "epochs": p.search_teacher_epochs, "teacher": "",
-        "max_tokens": p.search_teacher_tokens, "lr_grid": [], "variant": "", "score_curve": False, "output": "",
-        **({"task": p.search_task, "text_column": "", "text_column_2": "", "label_column": "", "kind": "auto"}
-           if p.search_task else {})})
-    r = runs.start("bert", base) if p.search_task else runs.Run("bert", base, run.data, run.tokenizer, run.sets)
-    teacher_artefact = bert.teacher(r)
-    run.artefacts.append(teacher_artefact)
+    r, teacher, teacher_key = _fitness(run)
     plan = efficientbert_search.Plan(tuple(p.candidates), p.first_candidates, p.refit_interval)
     keys = ("candidate_text_tokens", "candidate_text_lr", "candidate_tokens", "candidate_lr", "sizes_tokens",
             "hidden_ratio", "prediction_ratio", "temperature", "batch_size")
     identity = {**_identity(run, config), "supernet": source.key, "plan": dataclasses.asdict(plan), "data": r.data.key,
-                "teacher": teacher_artefact.key, "own": {k: getattr(p, k) for k in keys}}
+                "teacher": teacher_key, "own": {k: getattr(p, k) for k in keys}}
 
     def make(folder: Path) -> dict:
-        teacher = models.load_classifier(str(teacher_artefact.folder / "model"), r.task).to(training.device()).eval()
         evaluator = Evaluator(run, r, config, teacher, source, folder)
         state = efficientbert_search.search(config, plan, folder / "scored.json", evaluator.score, evaluator.sizes)
         return {"seconds": sum(c["seconds"] for c in state.scored), "tokens": sum(c["tokens"] for c in state.scored),
@@ -162,6 +153,28 @@ def search(run, config: EfficientBertConfig, source: artefacts.Artefact) -> arte
     made = artefacts.build("efficientbert-search", identity, make)
     run.artefacts.append(made)
     return made
+
+
+def _fitness(run) -> tuple:
+    """(run on the fitness task, its teacher, what identifies that teacher)."""
+    from lib import runs
+
+    p = run.p
+    if not p.search_task and (p.teacher or not p.search_teacher_tokens):
+        own_teacher = run.teacher()
+        return run, own_teacher.model, own_teacher.artefact.key if own_teacher.artefact else models.content_hash(
+            models.resolve(p.teacher, "teacher"))
+    own = {k: v for k, v in p.model_dump().items() if k in Parameters.model_fields}
+    base = Parameters.model_validate({
+        **own, "seed": 0, "lr": p.search_teacher_lr, "epochs": p.search_teacher_epochs, "teacher": "",
+        "max_tokens": p.search_teacher_tokens, "lr_grid": [], "variant": "", "score_curve": False, "output": "",
+        **({"task": p.search_task, "text_column": "", "text_column_2": "", "label_column": "", "kind": "auto"}
+           if p.search_task else {})})
+    r = runs.start("bert", base) if p.search_task else runs.Run("bert", base, run.data, run.tokenizer, run.sets)
+    made = bert.teacher(r)
+    run.artefacts.append(made)
+    model = models.load_classifier(str(made.folder / "model"), r.task).to(training.device()).eval()
+    return r, model, made.key
 
 
 class Evaluator:

@@ -44,11 +44,11 @@ def partition(x: list[list[float]], y: list[float], levels: int | None = None) -
     lets through.
 
     x: features, y: scores of the candidates. The official code keeps the whole tree, and always descends to the half
-    with the higher median. A half of fewer than 8 candidates, or one that the median does not split, is a leaf.
+    with the higher median. A half of fewer than 4 candidates, or one that the median does not split, is a leaf.
     """
     levels = int(np.searchsorted(LEVELS, len(y), side="right")) + 1 if levels is None else levels
     data, scores, chain = np.asarray(x, dtype=float), np.asarray(y, dtype=float), []
-    while len(chain) < levels and len(scores) >= 8:
+    while len(chain) < levels and len(scores) >= 4:
         upper = scores >= np.median(scores)
         if upper.all():
             break
