@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertTokenizerFast
 
-from lib import batches, fast
+from lib import batches, fast, parameters, runs
 from lib.layers import output_layer
 from lib.tasks import Task
 
@@ -152,3 +152,11 @@ def record_without_times(record: dict) -> str:
     for a in record["artefacts"]:
         a.pop("seconds")
     return json.dumps(record, sort_keys=True, indent=1)
+
+
+def run(method: str, config_class, task: str, backbone: str, **changes):
+    """A run of a method at the scale of the tests. Results and build must point to the test's own folder."""
+    base = {"task": task, "backbone": backbone, "epochs": 1, "batch_size": 16, "precision": "fp32", "lr": 3e-3,
+            "teacher_epochs": 1, "teacher_lr": 3e-3, "evaluations": 2, "max_rows": 64, "max_length": 32,
+            "profile": "test"}
+    return runs.start(method, parameters.validate(config_class, {**base, **changes}))
