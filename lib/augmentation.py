@@ -11,7 +11,9 @@ the sentence as changed so far, which would need a forward pass for every word o
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.mlm import MaskedLM
@@ -143,12 +146,15 @@ class Augmenter:
         device = next(self.model.parameters()).device
         allowed = torch.from_numpy(self.ids).to(device)
         masked.sort(key=lambda m: len(m[2]))
+        bar = tqdm(total=len(masked), desc="masked words", unit="word", file=sys.stderr, disable=not masked,
+                   mininterval=float(os.environ.get("BERT_PROGRESS_SECONDS", 2)))
         start = 0
         while start < len(masked):
             stop = start + 1
             while stop < len(masked) and len(masked[stop][2]) * (stop + 1 - start) <= self.batch_tokens:
                 stop += 1
             part, start = masked[start:stop], stop
+            bar.update(len(part))
             width = len(part[-1][2])
             ids = np.full((len(part), width), self.tokenizer.pad_token_id, dtype=np.int64)
             inputs = {"input_ids": ids, "attention_mask": np.zeros_like(ids)}
@@ -170,6 +176,7 @@ class Augmenter:
                 old = WORD.match(sentence, begin).group().lower()
                 found = [self.whole[self.ids[c]] for c in columns]
                 self.known[sentence, begin] = [w for w in found if w.lower() != old][: self.count]
+        bar.close()
 
     def draws(self, sentence: str, rng: np.random.Generator) -> list[tuple[int, int, float]]:
         """(start, end, a number in [0, 1) that picks the candidate) of the words to replace."""
