@@ -107,8 +107,8 @@ plots.caching_gain(record)
 # ## What each choice does
 #
 # Small runs with the same start and the same batches: the variants of paper and code, each term alone, and no
-# softening. They are too short to say which is best; they show how the terms of the loss change, the code's soft term
-# for example by the number of classes. "labels only" is truncated fine-tuning.
+# softening. They are too short to say which is best (the demo's end before much is learnt); they show how the terms of
+# the loss change, the code's soft term for example by the number of classes. "labels only" is truncated fine-tuning.
 
 # %%
 plots.compared(record)
@@ -121,6 +121,12 @@ plots.compared(record)
 
 # %%
 HTML(report.beside("theseus", "kd", "Table 2"))
+
+# %% [markdown]
+# The formula and the code's reduction in whole runs, where they were made (`variant="code"`):
+
+# %%
+HTML(report.variants_beside("theseus", "Table 2", {"kd": "Vanilla KD", "kd-code": None}, title="Vanilla KD, variants"))
 
 # %% [markdown]
 # The official repository of BERT-PKD keeps its best settings on the development sets, vanilla KD among them:

@@ -119,7 +119,8 @@ plots.caching_gain(record)
 # %% [markdown]
 # ## What each choice does
 #
-# Small runs with the same start and the same batches: too short to say which choice is best. "patience" is $L_{PT}$
+# Small runs with the same start and the same batches: too short to say which choice is best (the demo's end before
+# much is learnt). "patience" is $L_{PT}$
 # as the variant reduces it, before $\beta$; "loss" is the whole loss, so that one can see what part of it is left for
 # labels and logits.
 
@@ -134,6 +135,14 @@ plots.compared(record)
 
 # %%
 HTML(report.beside("theseus", "pkd", "Table 2"))
+
+# %% [markdown]
+# Reductions and mappings in whole runs, where they were made (`variant="paper"`, `variant="code"`, or
+# `mapping="last", variant="last"`):
+
+# %%
+HTML(report.variants_beside("theseus", "Table 2", {"pkd": "BERT-PKD", "pkd-paper": None, "pkd-code": None,
+                                                   "pkd-last": None}, title="BERT-PKD, variants"))
 
 # %% [markdown]
 # The paper's Table 1 was scored by the GLUE server on the test sets, whose labels are not public, so ours has no place
