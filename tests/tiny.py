@@ -19,7 +19,7 @@ FILLER = ["film", "plot", "actor", "scene", "music", "the", "a", "this", "that",
           "quite", "and", "but", "with", "of", "in", "it", "he", "she", "saw", "made", "long", "short", "old", "new"]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?!'"
-VOCABULARY = [*SPECIAL, *LETTERS, *("##" + c for c in LETTERS), *GOOD, *BAD, *FILLER]
+VOCABULARY = list(dict.fromkeys([*SPECIAL, *LETTERS, *("##" + c for c in LETTERS), *GOOD, *BAD, *FILLER]))
 SIZE, LAYERS, WIDTH, POSITIONS = len(VOCABULARY), 4, 32, 64
 FILMS = Task("films", ("text",), "label", ("negative", "positive"), ("accuracy",), source="own", scored="test")
 TRIPLE = Task("triple", ("text",), "label", ("a", "b", "c"), ("accuracy",), source="own", scored="test")

@@ -1,0 +1,112 @@
+"""The grid: names are checked before Snakemake starts; existence of a record decides what is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import tiny
+import yaml
+from synthetic_records import put, record
+
+from lib import grid
+from lib.errors import InputError
+from lib.paths import ROOT, results_dir
+
+
+def test_plan_of_words(places):
+    p = grid.plan("glue", "rte mrpc", "truncated theseus", "0 1 2")
+    assert p["tasks"] == {"rte": "rte", "mrpc": "mrpc"}
+    assert len(p["jobs"]) == 12
+    assert [t for t in p["jobs"] if t[0] == "rte"][:2] == [["rte", "truncated", 0], ["rte", "theseus", 0]]
+    assert (p["profile"], p["backbone"], p["given_backbone"]) == ("glue", "minilm-l6", "minilm-l6")
+    assert p["records"] == str(results_dir() / "runs")
+
+
+@pytest.mark.parametrize("name", ["demo", "ci", "glue"])
+def test_profiles_have_grids_of_their_own(name):
+    own = yaml.safe_load((ROOT / "notebooks" / "profiles" / "grid.yaml").read_text())[name]
+    p = grid.plan(name)
+    assert list(p["tasks"]) == own["tasks"]
+    assert len(p["jobs"]) == len(own["tasks"]) * len(own["methods"]) * len(own["seeds"])
+    assert set(own["methods"]) <= set(grid.methods())
+    assert {"bert", "truncated", "theseus"} <= set(grid.methods())
+
+
+def test_the_spine_is_reported_on_glue_with_three_seeds():
+    own = yaml.safe_load((ROOT / "notebooks" / "profiles" / "grid.yaml").read_text())["glue"]
+    assert {"mrpc", "rte", "cola", "stsb"} <= set(own["tasks"])
+    assert len(own["seeds"]) >= 3
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("gleu", "rte", "bert", "0"), r"PROFILE: 'gleu' is unknown \(did you mean 'glue'\?\)"),
+    (("grid", "rte", "bert", "0"), "PROFILE: 'grid' is unknown"),
+    (("../glue", "rte", "bert", "0"), "PROFILE"),
+    (("glue", "rtee", "bert", "0"), r"TASKS: 'rtee' is unknown \(did you mean 'rte'\?\)"),
+    (("glue", "/nowhere/x.csv", "bert", "0"), "TASKS: '/nowhere/x.csv' is unknown"),
+    (("glue", "rte", "theesus", "0"), r"METHODS: 'theesus' is unknown \(did you mean 'theseus'\?\)"),
+    (("glue", "rte", "../bert", "0"), "METHODS"),
+    (("glue", "rte", "bert", "x"), "SEEDS: 'x' is not a whole number"),
+    (("glue", "rte", "bert", "-1"), "SEEDS: '-1'"),
+    (("glue", "rte", "bert", "1.5"), "SEEDS: '1.5'"),
+    (("glue", "rte", "bert", "\u00b2"), "SEEDS"),
+    (("glue", "x" * 5000, "bert", "0"), "TASKS"),
+])
+def test_names_that_are_wrong(words, message):
+    with pytest.raises(InputError, match=message) as e:
+        grid.plan(*words)
+    assert "\n" not in str(e.value)
+    assert len(str(e.value)) < 700
+
+
+def test_own_files(tmp_path):
+    a, b = tiny.films(tmp_path / "a" / "films.csv"), tiny.films(tmp_path / "b" / "films.csv")
+    assert grid.plan("glue", str(a), "bert", "0")["tasks"] == {"films": str(a)}
+    assert grid.plan("glue", f"{a} {a}", "bert", "0")["tasks"] == {"films": str(a)}
+    with pytest.raises(InputError, match="would leave their records in the same place"):
+        grid.plan("glue", f"{a} {b}", "bert", "0")
+    rte = tiny.films(tmp_path / "rte.csv")
+    assert grid.plan("glue", f"{rte} rte", "bert", "0")["tasks"] == {"own-rte": str(rte), "rte": "rte"}
+
+
+def test_wrong_names_end_before_snakemake(monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: pytest.fail("snakemake was started"))
+    assert grid.main(["--profile", "gleu"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: PROFILE: 'gleu'")
+    assert error.count("\n") == 1
+
+
+def planned(places, *words: str) -> list[str]:
+    """Records that Snakemake would make, `<method>/seed-<n>`, sorted."""
+    grid.main(["--profile", "glue", "--dry-run", "--cores", "1", *words])  # writes the configuration
+    command = ["snakemake", "--snakefile", "Snakefile", "--configfile", str(places / "build" / "grid-glue.json"),
+               "--cores", "1", "--rerun-incomplete", "--rerun-triggers", "mtime", "--dry-run"]
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                          env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return sorted(re.findall(r"output: \S*/rte/(\S+)\.json", done.stdout + done.stderr))
+
+
+def test_a_run_whose_record_exists_is_not_run_again(places):
+    """Whatever the modification times say: a fresh clone has new ones."""
+    words = ("--tasks", "rte", "--methods", "truncated theseus", "--seeds", "0 1")
+    both = [f"{m}/seed-{s}" for m in ("bert", "theseus", "truncated") for s in (0, 1)]
+    assert planned(places, *words) == both  # the teacher's record comes first, unasked
+    paths = put(*[record(method=m, task="rte", seed=s) for m in ("truncated", "theseus") for s in (0, 1)])
+    for p in paths:
+        os.utime(p, (0, 0))
+    assert planned(places, *words) == []
+    paths[0].unlink()
+    assert planned(places, *words) == ["bert/seed-0", "truncated/seed-0"]  # the one that is missing, and its teacher
+    put(record(method="bert", task="rte", teacher=None))
+    assert planned(places, *words) == ["truncated/seed-0"]
+
+
+def test_configuration_is_plain_json(places):
+    assert json.loads(json.dumps(grid.plan("ci"))) == grid.plan("ci")
