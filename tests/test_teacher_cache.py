@@ -51,16 +51,17 @@ def test_live_equals_cached_and_has_no_gradient(run):
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_a_student_trained_on_the_cache_equals_one_trained_on_the_teacher(run, accumulation):
-    teacher, students = tiny.classifier(), {}
-    q = run.with_parameters(accumulation=accumulation, batch_size=8 // accumulation)
+    """By loss curve and final logits; Adam moves weights without a gradient (key biases) by rounding alone."""
+    teacher, q = tiny.classifier(), run.with_parameters(accumulation=accumulation, batch_size=8 // accumulation)
+    found = {}
     for cache in (True, False):
         student = kd.student(q)
         source = teacher_cache.source(q.with_parameters(cache=cache), teacher, states=True)
-        training.train(student, pkd.loss_of(q.p, source, pkd.plan(q.p)), q.train, q.settings())
-        students[cache] = student.state_dict()
-    assert all(torch.allclose(students[True][k], students[False][k], atol=2e-4) for k in students[True])
-    start = kd.student(q).state_dict()
-    assert not all(torch.allclose(students[True][k], start[k], atol=2e-3) for k in start)
+        history = training.train(student, pkd.loss_of(q.p, source, pkd.plan(q.p)), q.train, q.settings())
+        found[cache] = (history.curve, layers.classify(student, q.sets["scored"].batch(np.arange(10))))
+    for name, points in found[True][0].items():
+        np.testing.assert_allclose(points, found[False][0][name], rtol=1e-3, atol=1e-5, err_msg=name)
+    torch.testing.assert_close(found[True][1], found[False][1], atol=1e-3, rtol=1e-2)
 
 
 def test_a_row_that_was_not_asked_is_an_error(run):
