@@ -345,7 +345,7 @@ def test_distillation_loss_is_the_sum_of_its_parts(auxiliary):
         value = value + sum(losses.block_loss(losses.run_blocks(s, masked.inputs, DEPTH),
                                               losses.run_blocks(t, masked.inputs, DEPTH),
                                               b["attention_mask"], False, range(DEPTH)))
-    assert float(out.value) == pytest.approx(float(value), rel=1e-4)
+    assert out.value.item() == pytest.approx(value.item(), rel=1e-4)
     assert out.weight == len(masked.targets)
     out.value.backward()
     assert all(p.grad is None for p in t.parameters())

@@ -40,7 +40,9 @@ class Config(text.General):
     transfer_epochs: Annotated[Float, Field(gt=0, le=1000)] = 2  # passes over the text for all blocks together
     ib_epochs: Annotated[Float, Field(gt=0, le=1000)] = 1  # of the IB teacher's training
     ib_lr: Annotated[Float, Field(gt=0, le=1)] = 2e-4
-    general_lr: Annotated[Float, Field(gt=0, le=1)] = 1.5e-3  # official code, with LAMB there
+    # Official code: 1.5e-3 with LAMB. With AdamW that left attention maps further from the teacher's than at the start
+    # (held-out text, 24,000 tokens); at 5e-4 features and attention both came nearer.
+    general_lr: Annotated[Float, Field(gt=0, le=1)] = 5e-4
     # The notebook's timing table
     timing_blocks: Annotated[Int, Field(ge=0, le=24)] = 0  # blocks of the timed shapes; 0: the paper's 24
 
