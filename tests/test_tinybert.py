@@ -9,7 +9,7 @@ import torch
 from method_runs import start
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from lib import augmentation, fast, layers, models, parameters, stages, training
+from lib import augmentation, evaluation, fast, layers, models, parameters, stages, training
 from lib.errors import InputError
 from lib.methods import tinybert, tinybert_data, tinybert_losses, tinybert_shape, tinybert_studies
 from lib.methods.tinybert import Config
@@ -509,3 +509,16 @@ def test_histories_add_up():
     both = stages.joined(a, b)
     assert (both.steps, both.tokens, both.seconds, both.kept_step) == (5, 50, 3.0, 4)
     assert both.curve == {"intermediate_loss": [[3, 1.0]], "loss": [[5, 0.5]]}
+
+
+@pytest.mark.slow
+def test_given_enough_passes_the_student_answers_as_its_teacher(places):
+    """From random weights, by the teacher's answers alone: labels are never seen. Chance is 50%."""
+    run = started(places, epochs=60, lr=3e-3, intermediate_lr=3e-3, without=["general", "augmentation"],
+                  teacher_epochs=30, teacher_lr=3e-3)
+    teacher, rows = run.teacher().model, run.train
+    answers = evaluation.predict(teacher, rows).argmax(-1)
+    assert 0.3 < answers.mean() < 0.7
+    rows.labels[:] = 0  # the teacher is ready; from here on labels teach nothing
+    student, _ = tinybert.compress(run, teacher)
+    assert (evaluation.predict(student, rows).argmax(-1) == answers).mean() > 0.9
