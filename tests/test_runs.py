@@ -124,6 +124,19 @@ def test_a_seed_for_tuning_is_none_of_the_reported(places, films, backbone, no_t
         run.compress(truncated.compress)
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="found by the method, after the teacher is fine-tuned")
+@pytest.mark.parametrize(("method", "module", "changes"), [
+    ("truncated", truncated, {"layers": 9}), ("theseus", theseus, {"modules": [1, 1]}),
+    ("theseus", theseus, {"only_module": 7}), ("theseus", theseus_studies, {"variant": "transfer"}),
+])
+def test_what_does_not_fit_the_depth_is_found_before_any_training(places, films, backbone, no_training, method, module,
+                                                                  changes):
+    extra = {"intermediate_task": films} if module is theseus_studies else {}
+    run = tiny.run(method, module.Config, films, backbone, **changes, **extra)
+    with pytest.raises(InputError):
+        run.compress(module.compress)
+
+
 # --- the record
 
 
