@@ -143,10 +143,12 @@ def same(a: dict, b: dict, names=None) -> bool:
 
 
 def record_without_times(record: dict) -> str:
-    """A record as text without what depends on the clock, the place or the load of the machine."""
+    """A record as text without what depends on the clock, the place, the load, or who commits meanwhile."""
     record = json.loads(json.dumps(record))
     for k in ("created", "wall_seconds", "tokens_per_second", "peak_memory_mb", "command"):
         record.pop(k)
+    for k in ("git_commit", "git_dirty"):
+        record["environment"].pop(k)
     if record["teacher"]:
         record["teacher"].pop("seconds")
     for a in record["artefacts"]:
