@@ -156,7 +156,7 @@ def install(model: nn.Module) -> nn.Module:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p))
+                setattr(module, name, Dropout(child.p).train(child.training))
     if type(model).__name__ in FIRST_TOKEN_CLASSIFIERS and model.config._attn_implementation == ATTENTION:
         for module in model.modules():
             if type(module).__name__ in ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer"):

@@ -291,8 +291,13 @@ class Run:
             data=results.Data(source=self.data.source, sha256=self.data.hashes, rows=self.data.rows),
             artefacts=[results.Artefact(**a.record()) for a in {a.key: a for a in self.artefacts}.values()],
             environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
-            notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=code_hash(self.method),
+            notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=self._code_hash(),
             **relative)
+
+    def _code_hash(self) -> str:
+        """Of the code that trained the model: for the method `bert` that which built the artefact, however long ago."""
+        own = [a.meta["code_hash"] for a in self.artefacts if a.kind == "teacher"] if self.method == "bert" else []
+        return own[0] if own else code_hash(self.method)
 
     def scale(self) -> str:
         """What a reader must know of the run's size."""

@@ -238,7 +238,9 @@ def train(
         start = state.unpack(*found)
         history = state.history
         print(f"{s.name}: going on from step {start} of {total}", file=sys.stderr)
-    history.padding_share = batches.padding_share(data.lengths, plan)
+        _clear_gradients(model, optimizer, ordered, s)  # with `zero_gradients` they are zero by now, not absent
+    ran = [rows[i : i + s.batch_size] for rows in plan for i in range(0, len(rows), s.batch_size)]
+    history.padding_share = batches.padding_share(data.lengths, ran)
     autocast = precision(s.precision) == "bf16"
     marks = {round(total * (i + 1) / s.evaluations) for i in range(s.evaluations)} | {total} if evaluate else set()
     _reset_peak()
@@ -256,8 +258,8 @@ def train(
         value = numbers["loss"]
         history.tokens += int(data.lengths[plan[index]].sum())
         bad = 0 if math.isfinite(value) else bad + 1
-        if bad >= 10:
-            raise RuntimeError(f"{s.name}: the loss was not finite for 10 steps in a row (step {index + 1}, "
+        if bad >= min(10, total):
+            raise RuntimeError(f"{s.name}: the loss was not finite for {bad} steps in a row (step {index + 1}, "
                                f"lr {s.lr:g}); lower lr or set precision=fp32")
         if not (trained or s.idle_allowed):
             raise RuntimeError(f"{s.name}: the loss of step {index + 1} depends on no trained parameter")
@@ -350,7 +352,7 @@ def _evaluate(model, evaluate, step, state, s) -> None:
     held_out = scores.get("held_out", math.nan)
     if _better(held_out, history.highest_score, s.better):
         history.highest_score = held_out
-    elif not (tolerance > 0 and abs(held_out - history.highest_score) <= tolerance):
+    elif history.highest_score is None or not (tolerance > 0 and abs(held_out - history.highest_score) <= tolerance):
         return
     history.kept_score, history.kept_step = held_out, step
     state.best = {k: v.detach().clone() for k, v in model.state_dict().items()}

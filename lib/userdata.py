@@ -79,7 +79,7 @@ def read_splits(path: Path) -> dict[str, pd.DataFrame]:
                              "and may have validation (or dev) and test files")
         return splits
     if not path.exists():
-        raise InputError(f"task: {shorten(str(path))} is neither a declared task nor an existing file or folder")
+        raise InputError(f"task: {shorten(str(path), 300)} is neither a declared task nor an existing file or folder")
     if path.suffix not in READERS:
         raise InputError(f"task file {path}: unknown format {path.suffix!r}; allowed: {', '.join(READERS)}")
     return {"all": read_file(path)}

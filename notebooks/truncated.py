@@ -33,6 +33,7 @@ from lib.methods import truncated
 
 plots.svg()
 p = parameters.read(truncated.Config, globals())
+truncated.plan(p)
 
 # %%
 run = runs.start("truncated", p)

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 
-from lib import results
+from lib import bookcheck, results
 from lib.paths import ROOT
 from lib.provenance import code_hash
 from lib.tasks import TASKS
@@ -84,6 +84,7 @@ def book_folder(folder: Path) -> Path:
     """A copy of the book's sources with small executed notebooks in it."""
     ignored = shutil.ignore_patterns("_build", "_generated", "executed")
     shutil.copytree(ROOT / "book", folder, ignore=ignored)
-    for name in ("bert", "truncated", "theseus"):
-        notebook(folder / "executed" / f"{name}.ipynb")
+    for name in bookcheck.pages_of(folder):
+        if name.startswith("executed/"):
+            notebook(folder / f"{name}.ipynb")
     return folder

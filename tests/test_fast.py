@@ -237,7 +237,6 @@ def test_install_adds_nothing_to_the_state():
         m.p for m in plain.modules() if isinstance(m, nn.Dropout)]
 
 
-@pytest.mark.xfail(strict=True, reason="fast.install leaves new Dropout modules in training mode; callers set the mode")
 def test_install_leaves_the_mode_as_it_was():
     for training in (False, True):
         model = tiny.classifier(install=False, dropout=0.5).train(training)

@@ -207,7 +207,12 @@ def general(own, **changes):
     return validate(mlm.General, {"text": own, "text_tokens": 4000, "text_length": 32, "precision": "fp32", **changes})
 
 
-def test_a_head_is_trained_on_a_fixed_encoder_and_built_once(own, backbone, places):
+def test_a_head_is_trained_on_a_fixed_encoder_and_built_once(backbone, places, tmp_path):
+    # Each paragraph repeats one word, so that what is masked can be told from what is not
+    words = [t.split()[i] for i, (t, _, _) in enumerate(tiny.rows(6, seed=5)) if len(t.split()) > i]
+    path = tmp_path / "repeating.txt"
+    path.write_text("\n\n".join(" ".join([words[i % len(words)]] * 14) + f" . {i}" for i in range(600)))
+    own = str(path)
     p, tokenizer = general(own, head_epochs=20, head_lr=5e-3), models.load_tokenizer(backbone)
     before = tiny.state(models.load_encoder(backbone))
     head, artefact = mlm.head_for(backbone, tokenizer, p)

@@ -43,7 +43,8 @@ def test_values_that_are_taken(name, value, expected):
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("seed", True, ("whole number", "true/false")), ("seed", 1.5, ("whole number",)), ("seed", "1e3", ("whole number",)),
+    ("seed", True, ("whole number", "true/false")), ("seed", 1.5, ("whole number",)),
+    ("seed", "1e3", ("whole number",)),
     ("seed", -1, ("greater than or equal to 0",)), ("seed", 2**31, ("2147483647",)), ("seed", "", ("whole number",)),
     ("seed", None, ("whole number",)), ("seed", [1], ("whole number",)), ("seed", float("inf"), ("whole number",)),
     ("lr", "fast", ("number",)), ("lr", 0, ("greater than 0",)), ("lr", 1.5, ("less than or equal to 1",)),

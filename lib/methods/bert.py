@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lib import artefacts, layers, models, training
 from lib.parameters import Parameters
+from lib.provenance import code_hash
 from lib.training import History
 
 Config = Parameters
@@ -53,7 +54,7 @@ def teacher(run) -> artefacts.Artefact:
         model, history = compress(chosen)
         models.save_student(model, run.tokenizer, folder / "model")
         return {"seconds": history.seconds, "tokens": history.tokens, "history": vars(history),
-                "lr": chosen.p.lr, "selection": chosen.selection}
+                "lr": chosen.p.lr, "selection": chosen.selection, "code_hash": code_hash("bert")}
 
     return artefacts.build("teacher", chosen.identity, make)
 

@@ -160,7 +160,15 @@ def prepare(run, teacher: nn.Module) -> nn.Module:
     if p.only_module > len(sizes):
         raise InputError(f"only_module: {p.only_module} is not between 1 and {len(sizes)}")
     source = teacher if chosen["initial"] == "predecessor" else run.backbone().to(next(teacher.parameters()).device)
-    model = assemble(teacher, sizes, source, initial_layers(depth, len(sizes), p.initial_layers))
+    start = initial_layers(depth, len(sizes), p.initial_layers)
+    if source.config.hidden_size != teacher.config.hidden_size:
+        raise InputError(f"backbone {p.backbone}: its width {source.config.hidden_size} is not the teacher's "
+                         f"{teacher.config.hidden_size}; leave backbone empty or set initial='predecessor'")
+    has = len(layers.encoder_layers(source))
+    if max(start) >= has:
+        raise InputError(f"backbone {p.backbone}: it has {has} layers, substitutes should start from its layer "
+                         f"{max(start) + 1}; leave backbone empty or set initial='predecessor'")
+    model = assemble(teacher, sizes, source, start)
     model.requires_grad_(chosen["all_gradients"])
     for m in replaceables(model):
         m.substitute.requires_grad_(True)

@@ -53,7 +53,12 @@ def variants(p: Config) -> list[Config]:
         changes = [{"layers": n, "modules": [], "variant": f"layers{n}"} for n in sizes]
     if p.study != "none" and p.variant:
         raise InputError(f"variant: {p.variant!r} cannot be set together with study={p.study!r}, which names its runs")
-    return [type(p).model_validate({**p.model_dump(), **c}) for c in changes]
+    runs = [type(p).model_validate({**p.model_dump(), **c}) for c in changes]
+    for q in runs:
+        count = len(theseus.partition(depth, q))  # what does not fit shows here, before the teacher is trained
+        if q.only_module > count:
+            raise InputError(f"only_module: {q.only_module} is not between 1 and {count}")
+    return runs
 
 
 def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:

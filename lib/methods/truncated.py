@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from lib import layers
+from lib import layers, models
 from lib.methods import bert
 from lib.parameters import Int, Parameters
 from lib.training import History
@@ -21,6 +21,11 @@ class Config(Parameters):
     """Parameters of truncated fine-tuning."""
 
     layers: Annotated[Int, Field(ge=0)] = 0  # of the student; 0: half of the backbone's
+
+
+def plan(p: Config) -> int:
+    """Depth of the student, from configurations alone; `InputError` where it is not below the backbone's."""
+    return layers.halved(models.depth(p.backbone), p.layers)
 
 
 def compress(run, teacher=None) -> tuple[nn.Module, History]:
