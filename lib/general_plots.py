@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from lib import reported
+from lib import reported, results
 from lib.results import Record
 
 
@@ -58,26 +58,25 @@ def cost(record: Record) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("stage")
 
 
-def ablation(records: list[Record], paper: str, where: str, names: dict[str, str]) -> pd.DataFrame | str:
+def ablation(record: Record, paper: str, where: str, names: dict[str, str]) -> pd.DataFrame | str:
     """Changes against the plain run, in points, beside the printed ones. `names`: variant -> system in `where`.
 
-    A sentence where the study was not run.
+    Over all records of the method under this profile and backbone: the mean of the differences of score, task by task
+    and seed by seed, where both runs exist. A sentence where none does.
     """
-    by = {r.variant: r for r in records}
-    if "" not in by or not names.keys() & by.keys():
-        return "The study was not run in this notebook; pass study=ablation."
-    plain, rows = by[""], reported.load()
-    table = []
+    scores: dict[str, dict] = {}
+    for r in results.load_all()[0]:
+        if (r.method, r.profile, r.backbone) == (record.method, record.profile, record.backbone):
+            scores.setdefault(r.variant, {})[r.task, r.seed] = r.score
+    table, plain = [], scores.get("", {})
     for variant, system in names.items():
-        if variant in by:
-            printed = ", ".join(f"{r.value} ({r.unit})" for r in reported.select(rows, paper, where, system))
-            table.append({"": system, f"score, percent ({plain.task})": f"{by[variant].score:.1f}",
-                          "change, points": f"{by[variant].score - plain.score:+.1f}",
-                          "change on the held-out rows, points": _change(by[variant], plain),
-                          f"printed, {where}: change of the GLUE mean": printed or "not printed"})
+        pairs = sorted(plain.keys() & scores.get(variant, {}).keys())
+        if pairs:
+            changes = [scores[variant][k] - plain[k] for k in pairs]
+            printed = ", ".join(f"{r.value}" for r in reported.select(reported.load(), paper, where, system))
+            table.append({"": system, "ours: mean change, points": f"{sum(changes) / len(changes):+.2f}",
+                          "tasks": ", ".join(sorted({t for t, _ in pairs})), "runs": len(pairs),
+                          f"printed, {where}": printed or "not printed"})
+    if not table:
+        return "Not run; study=ablation makes these runs."
     return pd.DataFrame(table).set_index("")
-
-
-def _change(record: Record, plain: Record) -> str:
-    a, b = record.selection.held_out_score, plain.selection.held_out_score
-    return "not defined" if a is None or b is None else f"{a - b:+.1f}"

@@ -242,6 +242,8 @@ def _train_head(encoder: nn.Module, data: Encoded, masker: Masker, settings: tra
     began = time.perf_counter()
     states, targets = masked_states(encoder, data, masker, settings.precision)
     table = encoder.get_input_embeddings().weight.detach()
+    if settings.precision == "bf16":
+        table = table.bfloat16()  # autocast would do it again at every step
     torch.manual_seed(0)
     head = Head.of(encoder)
     head.start_from(word_counts(data, len(head.bias)))

@@ -359,6 +359,20 @@ def test_bad_input(changes, message, places, films, backbone, own):
         distilbert.general(run)
 
 
+def test_small_stages_compare_the_choices(places, films, backbone, own):
+    run = run_of(films, backbone, own, comparison_tokens=300)
+    head = [a.key for a in (distilbert.general(run), *run.artefacts) if a.kind == "mlm-head"]
+    found = distilbert.compare(run)
+    assert list(found) == list(distilbert.COMPARED)
+    kinds = {kind: [f for f in (places / "build" / "artefacts" / kind).iterdir() if f.is_dir()]
+             for kind in ("mlm-head", "distilbert")}
+    assert [f.name for f in kinds["mlm-head"]] == head  # one head for all
+    assert len(kinds["distilbert"]) == 1 + len(found)
+    assert found["default"]["cross-entropy at the start"] != found["token type dropped"]["cross-entropy at the start"]
+    assert all(v["tokens a second"] > 0 for v in found.values())
+    assert "compared" not in run.study  # the notebook puts it there
+
+
 def test_own_text_counts_by_its_content(places, films, backbone, tmp_path):
     path = tmp_path / "t.txt"
     seen = []

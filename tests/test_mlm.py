@@ -179,7 +179,7 @@ def test_loss_is_over_masked_positions_only_and_weighs_by_them():
     with torch.no_grad():
         every = model.logits(model.hidden(m.inputs))
         single = [mlm.cross_entropy(every[i, j][None], b["input_ids"][i, j][None]) for i, j in m.where.nonzero()]
-    assert float(out.value) == pytest.approx(float(torch.stack(single).mean()), rel=1e-5)
+    assert out.value.item() == pytest.approx(float(torch.stack(single).mean()), rel=1e-5)
 
 
 def test_padding_changes_no_logit():

@@ -51,6 +51,7 @@ class Config(mlm.General):
     task_distillation: Bool = False  # fine-tune on labels and the fine-tuned teacher's answers
     alpha: Annotated[Float, Field(ge=0, le=1)] = 0.5  # weight of the teacher there (run_squad_w_distillation.py)
     cache: Bool = True  # task distillation asks the teacher once and keeps its answers
+    comparison_tokens: Annotated[Int, Field(ge=0)] = 0  # of each small general stage that compares; 0: none is made
     study: Literal["none", "ablation", "code", "paper", "task", "token_types"] = "none"
 
 
@@ -64,6 +65,11 @@ STUDIES: dict[str, list[dict]] = {
     "task": [{}, {"task_distillation": True, "variant": "task"}],
     "token_types": [{}, {"token_types": "drop", "variant": "drop-types"}],
 }
+
+
+# Small general stages that show what a choice does: their name -> the changes of the parameters.
+COMPARED = {"default": {}, "paper": {"variant": "paper"}, "code": {"variant": "code"},
+            "token type dropped": {"token_types": "drop"}, "random start": {"initial": "random"}}
 
 
 def variants(p: Config) -> list[Config]:
@@ -172,10 +178,11 @@ def general_loss(teacher: mlm.MaskedLM, masker: mlm.Masker, p: Config, everywher
     return loss
 
 
-def general(run) -> artefacts.Artefact:
+def general(run, max_tokens: int = 0) -> artefacts.Artefact:
     """General distillation of the run's backbone: a DistilBERT encoder that no task has touched, kept and shared.
 
     It and the head of the teacher, with its masked-word accuracy, are added to the run's artefacts and `study`.
+    `max_tokens` ends the stage early, for a small comparison; 0: all of the text.
     """
     p, chosen = run.p, flavour(run.p)
     if not (p.kd_weight or p.mlm_weight or p.cosine_weight):
@@ -207,8 +214,8 @@ def general(run) -> artefacts.Artefact:
 
     weights = {"ce": p.kd_weight, "mlm": p.mlm_weight, "cosine": p.cosine_weight, "temperature": p.temperature}
     artefact = pretrain.stage("distilbert", p, run.tokenizer, {"head": first.key, "layers": kept or count, "weights":
-                              weights, **chosen}, build, objective, weight_decay=0.0, max_grad_norm=5.0,
-                              adam_epsilon=1e-6)  # the three as in the official code
+                              weights, **chosen}, build, objective, max_tokens=max_tokens, weight_decay=0.0,
+                              max_grad_norm=5.0, adam_epsilon=1e-6)  # the last three as in the official code
     run.artefacts += [first, artefact]
     if p.teacher and p.backbone == p.teacher:
         run.notes.append("general distillation began from the fine-tuned teacher: no raw backbone was given")
@@ -252,3 +259,18 @@ def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
     loss = task_loss(run.p, teacher_cache.source(run, teacher))
     return model, training.train(model, loss, run.train, run.settings(), evaluate=run.scores,
                                  checkpoints=run.checkpoints())
+
+
+def compare(run) -> dict[str, dict]:
+    """Masked words on held-out text, and speed, after small general stages of `comparison_tokens` tokens each.
+
+    All read the same batches. Small: they show where each choice starts and what it costs, not which one is best.
+    """
+    out, plain = {}, {"variant": "", "positions": "", "initial": "", "token_types": ""}
+    for name, change in COMPARED.items():
+        artefact = general(run.with_parameters(trial=True, **plain | change), run.p.comparison_tokens)
+        before, after = artefact.meta["mlm"]["before"], artefact.meta["mlm"]["after"]
+        out[name] = {"cross-entropy at the start": before["loss"], "cross-entropy after": after["loss"],
+                     "masked words right after, percent": 100 * after["accuracy"],
+                     "tokens a second": artefact.meta["tokens"] / max(artefact.meta["seconds"], 1e-9)}
+    return out
