@@ -88,6 +88,8 @@ def adamw(model: Line, plan, s: Settings):
 @pytest.mark.parametrize("changes", [
     {}, {"weight_decay": 0.3}, {"max_grad_norm": 0.0}, {"max_grad_norm": 0.05, "warmup": 0.5}, {"adam_epsilon": 0.1},
     {"batch_size": 3, "accumulation": 3}, {"batch_size": 1, "accumulation": 9, "weight_decay": 0.1},
+    # Adam forgets the size of a gradient unless epsilon is of its size
+    {"batch_size": 2, "accumulation": 5, "max_grad_norm": 0.0, "adam_epsilon": 20.0, "lr": 0.9},
 ])
 def test_steps_are_adamw_with_clipping_and_schedule(changes):
     s = settings(**{"lr": 0.05, "batch_size": 9, "epochs": 3, **changes})
@@ -220,12 +222,6 @@ def test_same_seed_same_result_another_seed_another():
     assert not tiny.same(a, c)
 
 
-def test_seed_decides_dropout_too():
-    """One batch an epoch, so that the order cannot differ: what differs is dropout."""
-    states = [run(seed, batch_size=64, epochs=3, evaluate=False)[0] for seed in (0, 1)]
-    assert not tiny.same(*states)
-
-
 def test_dropout_differs_between_steps_and_micro_batches():
     seen = []
 
@@ -236,8 +232,9 @@ def test_dropout_differs_between_steps_and_micro_batches():
 
     run(loss=loss, batch_size=4, accumulation=2, evaluate=False)
     assert len(seen) == len({s[:2] for s in seen}) == 20
-    for column in (2, 3, 4):
-        assert len({s[column] for s in seen}) == 20
+    run(loss=loss, batch_size=4, accumulation=2, evaluate=False, seed=1)
+    for column in (2, 3, 4):  # between seeds too
+        assert len({s[column] for s in seen}) == 40
 
 
 @pytest.mark.parametrize("stop_at", [(1, 0), (3, 0), (4, 0), (9, 0)])
