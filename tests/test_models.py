@@ -370,3 +370,20 @@ def test_grouped_key_heads_go_the_librarys_way(tmp_path):
     EuroBertConfig(vocab_size=tiny.SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                    num_key_value_heads=2).save_pretrained(tmp_path)
     assert models.attention_for(str(tmp_path)) == "eager"
+
+
+def test_the_default_backbone_answers_as_the_library_does():
+    """The real one, where its package is installed: 6 layers, width 384, 22.7M parameters."""
+    try:
+        source = models.resolve("minilm-l6")
+    except InputError as e:
+        pytest.skip(str(e))
+    ours = models.load_backbone("minilm-l6", tiny.FILMS, 0).eval()
+    assert (len(layers.encoder_layers(ours)), ours.config.hidden_size) == (6, 384)
+    assert abs(ours.base_model.num_parameters() / 1e6 - 22.7) < 0.05
+    plain = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2, attn_implementation="eager").eval()
+    plain.load_state_dict(ours.state_dict())
+    inputs = models.load_tokenizer("minilm-l6")(["A good film.", "Not at all what we had hoped for, but quite long."],
+                                                padding=True, return_tensors="pt")
+    with torch.no_grad():
+        torch.testing.assert_close(layers.classify(ours, inputs), plain(**inputs).logits, atol=1e-5, rtol=1e-5)
