@@ -28,12 +28,11 @@ from lib.compare_plan import (
     PROFILE,
     Request,
     arguments,
+    budgeted,
     check,
     check_folder,
-    parameters,
     plan,
     profiles,
-    settings,
     show,
     timing_seconds,
 )
@@ -51,8 +50,8 @@ def model_folder(folder: Path, method: str) -> Path:
     return folder / "teacher" if method == "bert" else folder / "students" / method
 
 
-def finished(base: runs.Run, folder: Path, method: str, budget: int) -> results.Record | None:
-    """The record of a method that is done: readable, at this budget, with its student beside it."""
+def finished(base: runs.Run, folder: Path, method: str, made: dict) -> results.Record | None:
+    """The record of a method that is done: readable, made under this plan, with its student beside it."""
     path = results.record_path(PROFILE, label(base.p.backbone), base.task_label, method, "", base.p.seed)
     if not path.exists():
         return None
@@ -61,22 +60,23 @@ def finished(base: runs.Run, folder: Path, method: str, budget: int) -> results.
     except InputError as e:
         print(f"{e}; {method} is run again", file=sys.stderr)
         return None
-    whole = record.hyperparameters.get("max_tokens") == budget and path.with_suffix(".parquet").exists() and \
-        (model_folder(folder, method) / "config.json").exists()
+    h = record.hyperparameters
+    whole = h.get("max_tokens") == made["budget"] and h.get("lr_grid") == made["grid"] and \
+        path.with_suffix(".parquet").exists() and (model_folder(folder, method) / "config.json").exists()
     return record if whole else None
 
 
-def papermill(request: Request, method: str, budget: int, folder: Path) -> list[str]:
+def papermill(request: Request, method: str, made: dict, folder: Path) -> list[str]:
     """The command of a run."""
-    p = parameters(request, method, max_tokens=budget, teacher_tokens=budget,
-                   output=str(model_folder(folder, method)))
+    p = budgeted(request, method, made, output=str(model_folder(folder, method)))
     words = [sys.executable, "-m", "papermill", str(ROOT / "notebooks" / f"{method}.ipynb"),
              str(folder / "executed" / f"{method}.ipynb"), "--log-output", "--no-progress-bar"]
     for f in profiles(method):
         words += ["-f", str(f)]
-    own = {"max_tokens", "teacher_tokens", "output", *request.values}
-    for k, v in p.model_dump(include=own | ({"backbone"} - set(settings(method)))).items():
-        words += ["-r" if isinstance(v, str) else "-p", k, str(v)]
+    own = {"max_tokens", "teacher_tokens", "output", "backbone", *request.values}
+    own |= {"lr_grid", "teacher_lr_grid", "tuning_tokens"} if made["grid"] else set()
+    for k, v in p.model_dump(include=own).items():
+        words += ["-y", f"{k}: {v}"] if isinstance(v, list) else ["-r" if isinstance(v, str) else "-p", k, str(v)]
     return words
 
 
@@ -141,15 +141,15 @@ def alone(folder: Path):
         lock.release()
 
 
-def train(request: Request, base: runs.Run, folder: Path, budget: int) -> tuple[dict, dict[str, str]]:
+def train(request: Request, base: runs.Run, folder: Path, made: dict) -> tuple[dict, dict[str, str]]:
     """Run what is not finished. (record by method that is done, reason by method that failed)."""
     records, failed = {}, {}
     for i, method in enumerate(request.needed, 1):
-        record, why = finished(base, folder, method, budget), ""
+        record, why = finished(base, folder, method, made), ""
         print(f"[{i}/{len(request.needed)}] {title_of(method)}{': done before' if record else ''}", flush=True)
         if not record:
-            why = run(papermill(request, method, budget, folder), folder / "executed" / f"{method}.ipynb")
-            record = finished(base, folder, method, budget)
+            why = run(papermill(request, method, made, folder), folder / "executed" / f"{method}.ipynb")
+            record = finished(base, folder, method, made)
         if record:
             records[method] = record
             continue
@@ -168,13 +168,13 @@ def compare(request: Request, began: float) -> int:
     with alone(folder), records_in(folder):
         made = plan(request, base, folder, began)
         estimate = show(made, request)
-        records, failed = train(request, base, folder, made["budget"])
+        records, failed = train(request, base, folder, made)
         if "bert" in failed:
             return 1
         folders = {m: model_folder(folder, m) for m in records}
         found = compare_rows.collect(base, records, failed, folders, timing_seconds(request.minutes) / 3)
         page = folder / "index.html"
-        write_atomic(page, compare_page.page(found, request, made["budget"], estimate).encode())
+        write_atomic(page, compare_page.page(found, request, made, estimate).encode())
     print(f"took {(time.perf_counter() - began) / 60:.1f} minutes\npage: {page}")
     return 1 if failed else 0
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from markupsafe import Markup
 
 from lib import results, stats
-from lib.compare_plan import Request
+from lib.compare_plan import TRIAL, Request
 from lib.compare_rows import DRAWS, Found, Interval, Row
 from lib.efficiency import Summary
 from lib.figures import INK, STYLE, colour_of, mark_of, svg
@@ -88,6 +88,9 @@ def verdict(found: Found) -> list[str]:
             out.append(f"Not told apart from it by these {found.scored} rows: {listed(tied)}.")
         if behind := [t for t, low in lead.items() if low > 0]:
             out.append(f"Behind it by more than the chance of these rows: {listed(behind)}.")
+        if lost := [r.title for r in students if r.score.low <= found.majority]:
+            out.append(f"Not clear of the majority ({found.majority:.1f}), so perhaps nothing was learned at this "
+                       f"budget: {listed(lost)}.")
     if students:
         least, quickest = min(r.size.parameters for r in students), max(r.speedups[1].median for r in students)
         smallest = [r for r in students if r.size.parameters == least]
@@ -147,25 +150,33 @@ def cost_table(found: Found) -> Markup:
     return table(f"Size and speed at {found.length} tokens, fp32, {found.device}", head, body)
 
 
+def rate(record: results.Record) -> Markup:
+    """The learning rate of a run; marked where it stands at an end of the grid, so that a further one may be better."""
+    chosen, grid = record.hyperparameters["lr"], record.hyperparameters["lr_grid"]
+    ends = {min(grid): "lowest tried", max(grid): "highest tried"} if grid else {}
+    return lines(f"{chosen:g}", small(ends[chosen]) if chosen in ends else "")
+
+
 def training_table(found: Found, budget: int) -> Markup:
-    head = ["model", "tokens trained on", "training time", "with the teacher's", "peak training memory",
-            "tokens a second", "state kept"]
+    head = ["model", "tokens trained on", "learning rate", "training time", "with the teacher's",
+            "peak training memory", "tokens a second", "state kept"]
     body = []
     for r in found.rows:
         if r.record is None:
-            body.append([r.title, *["brought by you"] * 6])
+            body.append([r.title, *["brought by you"] * 7])
             continue
         k = r.record
         own = sum(a.seconds for a in k.artefacts if a.kind != "teacher")
         whole = k.wall_seconds + own + (k.teacher.seconds if k.teacher else 0)
         others = [small(f"+ {a.kind}: {duration(a.seconds)}, {a.tokens:,} tokens, built once and shared")
                   for a in k.artefacts if a.kind != "teacher"]
-        body.append([r.title, f"{k.tokens:,}", lines(duration(k.wall_seconds), *others),
+        trials = small(f"+ {k.selection.tuning_tokens:,} in trials") if k.selection.tuning_tokens else ""
+        body.append([r.title, lines(f"{k.tokens:,}", trials), rate(k), lines(duration(k.wall_seconds), *others),
                      "is the teacher" if r.method == "bert" else
                      "teacher brought by you" if k.teacher.artefact is None else duration(whole),
                      "not known" if k.peak_memory_mb is None else f"{k.peak_memory_mb:,.0f} MB",
                      f"{k.tokens_per_second:,.0f}", f"step {k.selection.step} of {k.steps}"])
-    return table(f"Cost of training, at most {budget:,} tokens for each", head, body)
+    return table(f"Cost of training once, at most {budget:,} tokens", head, body)
 
 
 def take_table(found: Found) -> Markup:
@@ -201,7 +212,19 @@ def picture(found: Found) -> Markup:
         return svg(figure, f"Score with 95% interval against latency. {alt}.", "compare")
 
 
-def method_words(found: Found, request: Request, budget: int, estimate: float) -> list[object]:
+def rate_words(found: Found, made: dict) -> str:
+    """How the learning rates came about."""
+    if made["grid"]:
+        return (f"Each method's learning rate is the one of {', '.join(f'{lr:g}' for lr in made['grid'])} that scored "
+                f"best on the held-out rows, in trials of {TRIAL:g} times the budget with another seed; {found.lr:g} "
+                "stays where it is not worse than the best by more than one standard error. All methods had the same "
+                "effort. Times and memory are those of the training after it.")
+    return (f"All methods used the learning rate {found.lr:g}. It was not tuned, and it suits some methods better than "
+            "others: a method that looks bad here may be good at another rate. More MINUTES, and no --lr, let each "
+            "method's rate be chosen on the held-out rows.")
+
+
+def method_words(found: Found, request: Request, made: dict, estimate: float) -> list[object]:
     """How it was done, and what to know before believing it."""
     e, counts = found.machine, ", ".join(f"{v:,} {k.replace('_', '-')}" for k, v in found.counts.items())
     brought = bool(request.values.get("teacher"))
@@ -210,10 +233,10 @@ def method_words(found: Found, request: Request, budget: int, estimate: float) -
         "equal texts never stand on both sides.",
         f"The held-out rows ({found.selection}) chose which state of each training is kept. The scored rows chose "
         "nothing and were scored once, at the end.",
-        f"Every method had the same budget of {budget:,} tokens, the learning rate {found.lr:g}, and seed "
-        f"{found.seed}; nothing was tuned, so a method may do better at a learning rate of its own. " + (
+        f"Every method had the same budget of {made['budget']:,} tokens, and seed {found.seed}. " + (
             "The teacher is yours and was not trained." if brought else
             "The teacher was trained once, at the same budget, and shared by all."),
+        rate_words(found, made),
         f"The intervals are the 2.5th and 97.5th percentile over {DRAWS:,} resamples of the scored rows (bootstrap, "
         f"seed {found.seed}). Differences are taken inside each resample, so their intervals are mostly narrower than "
         "the two scores' would suggest.",
@@ -231,8 +254,8 @@ def method_words(found: Found, request: Request, budget: int, estimate: float) -
     ]
 
 
-def page(found: Found, request: Request, budget: int, estimate: float) -> str:
-    """The whole page."""
+def page(found: Found, request: Request, made: dict, estimate: float) -> str:
+    """The whole page. `made`: the plan; `estimate`: seconds for all runs, as they were foreseen."""
     notes = list(dict.fromkeys(n for r in found.rows if r.record for n in r.record.notes))
     body = Markup("\n").join([
         paragraphs(verdict(found)),
@@ -240,9 +263,9 @@ def page(found: Found, request: Request, budget: int, estimate: float) -> str:
             picture(found)), score_table(found),
         Markup("<h2>What the number of rows means</h2>"), paragraphs(rows_mean(found)),
         Markup("<h2>What each costs in use</h2>"), cost_table(found),
-        Markup("<h2>What each cost to train</h2>"), training_table(found, budget),
+        Markup("<h2>What each cost to train</h2>"), training_table(found, made["budget"]),
         Markup("<h2>The models</h2>"), take_table(found),
-        Markup("<h2>How this was done</h2>"), paragraphs(method_words(found, request, budget, estimate)),
+        Markup("<h2>How this was done</h2>"), paragraphs(method_words(found, request, made, estimate)),
         details("Notes of the runs", paragraphs(notes)) if notes else "",
     ])
     return str(FRAME.format(task=found.task, styles=Markup(STYLES), body=body))

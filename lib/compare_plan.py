@@ -24,6 +24,11 @@ from lib.systems import title_of
 PROFILE = "compare"
 SHARE = 0.85  # of MINUTES that the estimate may fill: steps vary, and other programs run
 FEWEST_STEPS = 30  # optimiser steps below which a score says nothing of a method
+# Each method's learning rate is chosen on the held-out rows: one rate does not suit both a method that trains all
+# weights and one that trains few of them. BERT-base is fine-tuned at the lowest, small backbones at the higher ones.
+GRID = (3e-5, 1e-4, 3e-4)
+TRIAL = 0.5  # of the budget, for each rate of the grid
+CHOOSING_STEPS = 100  # optimiser steps of a budget below which choosing would be guessing
 STARTUP = 1.5  # a notebook loads what this process loaded, and starts a kernel besides
 OPTIONS = {
     "task": "your CSV, TSV, JSONL or parquet file, a folder with train, validation and test files, or a task's name",
@@ -36,7 +41,7 @@ OPTIONS = {
     "label-column": "empty: guessed and printed",
     "kind": "auto, classification or regression",
     "max-length": "tokens a row, cut beyond (128)",
-    "lr": "one learning rate for every method (profile compare)",
+    "lr": "one learning rate for every method; empty: each method's is chosen on the held-out rows",
     "seed": "of every run (0)",
     "output": "folder of students and page (results/compare/<task>)",
 }
@@ -111,7 +116,9 @@ def parameters(request: Request, method: str, **changes) -> Parameters:
 def check(request: Request) -> runs.Run:
     """Load rows, tokenizer and teacher, and check what can be checked before training; the run of the teacher."""
     for method in request.needed:
-        parameters(request, method)
+        p = parameters(request, method)
+    if p.seed == p.tuning_seed:
+        raise InputError(f"seed: {p.seed} is the seed with which learning rates are chosen; it must be another")
     with cost.scratch():  # nothing is left behind where something is wrong
         return runs.start("bert", parameters(request, "bert"))
 
@@ -130,30 +137,59 @@ def identity(request: Request, base: runs.Run) -> dict[str, str]:
     found = base.identity
     return {"rows": found["data"], "TEACHER": found["teacher"] or "none", "backbone": found["backbone"],
             "MINUTES": f"{request.minutes:g}", "seed": str(base.p.seed), "max_length": str(base.p.max_length),
-            "lr": f"{base.p.lr:g}", "profile": digest(settings("bert"))}
+            "lr": request.values.get("lr", "chosen"), "profile": digest([settings("bert"), GRID, TRIAL])}
 
 
-def limits(base: runs.Run) -> tuple[int, int]:
-    """(least, largest) budget in tokens: some steps of training, and the epochs of the profile."""
+@dataclass(frozen=True)
+class Limits:
+    """Budgets in tokens: the least that says anything, the least that allows choosing a rate, the largest of use."""
+
+    least: int
+    choosing: int
+    largest: int
+
+
+def limits(base: runs.Run) -> Limits:
+    """Limits of a budget from steps of training, and from the epochs of the profile."""
     largest = int(base.p.epochs * base.train.lengths.sum())
-    return min(largest, int(FEWEST_STEPS * base.p.batch_size * base.train.lengths.mean())), largest
+    step = base.p.batch_size * base.train.lengths.mean()
+    return Limits(min(largest, int(FEWEST_STEPS * step)), min(largest, int(CHOOSING_STEPS * step)), largest)
 
 
-def budget(costs: dict[str, Cost], minutes: float, spent: float, least: int, largest: int) -> int:
-    """The token budget, equal for all of `costs`, that fills what is left of the minutes, with a reserve.
+def effort(grid) -> tuple[int, float]:
+    """(trainings, budgets) of a method: the run itself, and a shorter trial for each rate of the grid."""
+    return 1 + len(grid), 1 + TRIAL * len(grid)
 
-    `spent`: seconds already gone or set aside. At most `largest`. Raises `InputError` where not even `least` fits.
+
+def fits(costs: dict[str, Cost], seconds: float, grid) -> float:
+    """The largest equal budget in tokens at which `costs` take no more than `seconds`; below 0 where none does."""
+    fixed = sum(c.seconds(0, *effort(grid)) for c in costs.values())
+    a_token = effort(grid)[1] * sum(c.per_token for c in costs.values())
+    return math.inf if a_token == 0 and fixed <= seconds else (seconds - fixed) / max(a_token, 1e-12)
+
+
+def needed(costs: dict[str, Cost], budget: int, spent: float, grid) -> float:
+    """Minutes for a budget, with the reserve, rounded up to a tenth."""
+    return math.ceil((spent + sum(c.seconds(budget, *effort(grid)) for c in costs.values())) / SHARE / 6) / 10
+
+
+def budget(costs: dict[str, Cost], minutes: float, spent: float, at: Limits, choose: bool) -> tuple[int, list[float]]:
+    """(tokens for each of `costs`, learning rates to choose from) that fill what is left of the minutes.
+
+    `spent`: seconds gone or set aside. Without `choose`, or where the minutes allow no choosing, which is printed, the
+    grid is empty. Raises `InputError` where not even the least budget fits.
     """
-    fixed, a_token = sum(c.fixed for c in costs.values()), sum(c.per_token for c in costs.values())
-    available = SHARE * 60 * minutes - spent - fixed
-    if available < a_token * least:
-        need = math.ceil((spent + fixed + a_token * least) / SHARE / 6) / 10
-        raise InputError(f"MINUTES: {minutes:g} is too short; {', '.join(costs)} on the least budget ({least:,} tokens "
-                         f"each) needs about {need:g} minutes here; raise MINUTES or name fewer METHODS")
-    if a_token * largest <= available:
-        return largest
-    fits = int(available / a_token)
-    return max(least, fits - fits % 1000)
+    seconds, grid = SHARE * 60 * minutes - spent, list(GRID) if choose else []
+    if grid and fits(costs, seconds, grid) < at.choosing:
+        print(f"MINUTES: {minutes:g} leave no time to choose a learning rate for each method, so all use one; about "
+              f"{needed(costs, at.choosing, spent, grid):g} would")
+        grid = []
+    tokens = fits(costs, seconds, grid)
+    if tokens < at.least:
+        need = needed(costs, at.least, spent, grid)
+        raise InputError(f"MINUTES: {minutes:g} is too short; {', '.join(costs)} on the least budget ({at.least:,} "
+                         f"tokens each) needs about {need:g} minutes here; raise MINUTES or name fewer METHODS")
+    return at.largest if tokens >= at.largest else max(at.least, int(tokens) - int(tokens) % 1000), grid
 
 
 def timing_seconds(minutes: float) -> float:
@@ -177,19 +213,20 @@ def plan(request: Request, base: runs.Run, folder: Path, began: float) -> dict:
     if not missing:
         return kept
     print(f"measuring a few training steps of {', '.join(missing)}", flush=True)
-    least, largest = limits(base)
-    costs |= _measure(request, base, missing, kept["budget"] if kept else largest, began)
+    at = limits(base)
+    costs |= _measure(request, base, missing, kept["budget"] if kept else at.largest, began)
     spent = time.perf_counter() - began + timing_seconds(request.minutes)
     if not kept:
-        chosen = budget({m: costs[m] for m in request.needed}, request.minutes, spent, least, largest)
+        chosen, grid = budget({m: costs[m] for m in request.needed}, request.minutes, spent, at,
+                              "lr" not in request.values)
     else:  # a method joins at the budget of those that are there, or they could not be compared
-        chosen = kept["budget"]
-        need = (spent + sum(costs[m].seconds(chosen) for m in missing)) / 60
+        chosen, grid = kept["budget"], kept["grid"]
+        need = (spent + sum(costs[m].seconds(chosen, *effort(grid)) for m in missing)) / 60
         if need > request.minutes:
             raise InputError(f"MINUTES: {request.minutes:g} is too short; {', '.join(missing)} at this comparison's "
                              f"{chosen:,} tokens needs about {need:.1f} minutes; another --output compares all methods "
                              "at a smaller budget")
-    kept = {"identity": own, "budget": chosen, "costs": {k: vars(c) for k, c in costs.items()}}
+    kept = {"identity": own, "budget": chosen, "grid": grid, "costs": {k: vars(c) for k, c in costs.items()}}
     write_atomic(path, json.dumps(kept, indent=1).encode())
     return kept
 
@@ -199,7 +236,7 @@ def _read(path: Path) -> dict | None:
         return None
     try:
         kept = json.loads(path.read_text())
-        return {"identity": dict(kept["identity"]), "budget": int(kept["budget"]),
+        return {"identity": dict(kept["identity"]), "budget": int(kept["budget"]), "grid": list(kept["grid"]),
                 "costs": {k: vars(Cost(**v)) for k, v in kept["costs"].items()}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{path}: is not the plan of a comparison ({shorten(str(e))}); delete that folder, or choose "
@@ -225,10 +262,23 @@ def _measure(request: Request, base: runs.Run, names: list[str], at: int, began:
 def show(made: dict, request: Request) -> float:
     """Print the estimate; its seconds."""
     costs = {m: Cost(**made["costs"][m]) for m in request.needed}
+    seconds = {m: c.seconds(made["budget"], *effort(made["grid"])) for m, c in costs.items()}
     for m, c in costs.items():
         speed = f"{1 / c.per_token:,.0f} tokens a second" if c.per_token else "no part that the budget decides"
-        print(f"  {title_of(m)}: {speed}, {c.fixed:.0f} s besides, about {c.seconds(made['budget']) / 60:.1f} minutes")
-    total = sum(c.seconds(made["budget"]) for c in costs.values())
-    print(f"estimate: {made['budget']:,} tokens for each method, about {total / 60:.1f} of {request.minutes:g} minutes",
-          flush=True)
+        print(f"  {title_of(m)}: {speed}, about {seconds[m] / 60:.1f} minutes in all")
+    total = sum(seconds.values())
+    trials = f", after {len(made['grid'])} trials of {TRIAL:g} times that to choose its learning rate"
+    print(f"estimate: {made['budget']:,} tokens for each method{trials if made['grid'] else ''}: about "
+          f"{total / 60:.1f} of {request.minutes:g} minutes", flush=True)
     return total
+
+
+def budgeted(request: Request, method: str, made: dict, **changes) -> Parameters:
+    """Parameters of a run under a plan: budget, and the learning rates that it tries first."""
+    tokens, grid = made["budget"], made["grid"]
+    more = {"max_tokens": tokens, "teacher_tokens": tokens}
+    if grid:
+        more |= {"lr_grid": grid, "tuning_tokens": max(1, int(TRIAL * tokens))}
+        if not request.values.get("teacher"):
+            more["teacher_lr_grid"] = grid
+    return parameters(request, method, **more, **changes)

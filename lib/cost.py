@@ -37,14 +37,15 @@ TRAIN_ROWS, HELD_OUT_ROWS = 2048, 128  # rows that the shortened runs see, at mo
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that a method takes: `fixed` whatever the budget, `per_token` for each token of the budget."""
+    """Seconds that a method takes: `once`, for `each` training whatever its length, and for each token trained on."""
 
-    fixed: float
+    once: float
+    each: float
     per_token: float
 
-    def seconds(self, budget: int) -> float:
-        """Estimate for a budget in tokens."""
-        return self.fixed + self.per_token * budget
+    def seconds(self, budget: float, trainings: int = 1, budgets: float = 1.0) -> float:
+        """Estimate for `trainings` trainings that take `budgets` times the budget (in tokens) together."""
+        return self.once + trainings * self.each + self.per_token * budgets * budget
 
 
 def module(method: str):
@@ -73,7 +74,8 @@ class _Meter:
         self.rows, self.held_out = self.scale[id(sets["train"])], self.scale[id(sets["held_out"])]
         self.budget, self.build = budget, build
         self.originals = (training.train, artefacts.build, evaluation.predict)
-        self.fixed, self.per_token, self.inside = 0.0, 0.0, 0.0  # `inside`: wall seconds of the shortened training
+        self.once, self.each, self.per_token = 0.0, 0.0, 0.0  # as in `Cost`; `once` are artefacts
+        self.inside = 0.0  # wall seconds of the shortened training
         self.building, self.training = 0, False
 
     def train(self, model, loss_function, data, settings, *, evaluate=None, parameters=None, checkpoints=None):
@@ -105,12 +107,15 @@ class _Meter:
             self.training = False
         whole = history.steps == len(plan)
         a_token = (history.seconds - scoring[0]) / history.tokens
-        self.fixed += scoring[0] * (1 if whole else s.evaluations) * (1 if self.building else self.held_out)
-        if s.max_tokens and not self.building:
+        scored = scoring[0] * (1 if whole else s.evaluations)
+        planned = sum(int(data.lengths[b].sum()) for b in plan)
+        if self.building:
+            self.once += scored + a_token * planned
+        elif s.max_tokens:
+            self.each += scored * self.held_out
             self.per_token += a_token * s.max_tokens / self.budget
         else:
-            planned = sum(int(data.lengths[b].sum()) for b in plan)
-            self.fixed += a_token * planned * (1 if self.building else self.scale.get(id(data), 1))
+            self.each += scored * self.held_out + a_token * planned * self.scale.get(id(data), 1)
         self.inside += time.perf_counter() - began
         return history
 
@@ -126,14 +131,14 @@ class _Meter:
         finally:
             self.building -= 1
             if kind == "teacher-answers":  # lib.teacher_cache: grows with the rows, of which a part was seen
-                self.fixed += (time.perf_counter() - began - self.inside + before) * (self.rows - 1)
+                self.each += (time.perf_counter() - began - self.inside + before) * (self.rows - 1)
 
     def predict(self, model, data, *args, **kwargs):
         """Predictions; outside of training, rows that were left out are charged."""
         start = time.perf_counter()
         out = self.originals[2](model, data, *args, **kwargs)
         if not self.training:
-            self.fixed += (time.perf_counter() - start) * (self.scale.get(id(data), 1) - 1)
+            self.each += (time.perf_counter() - start) * (self.scale.get(id(data), 1) - 1)
         return out
 
 
@@ -176,4 +181,4 @@ def measure(base: Run, method: str, p: Parameters, startup: float, teacher: nn.M
             if model is not None:
                 evaluation.predict(model, sets["held_out"])
         scoring = (time.perf_counter() - start) * base.sets["scored"].lengths.sum() / sets["held_out"].lengths.sum()
-    return Cost(startup + outside + meter.fixed + float(scoring), float(meter.per_token)), student
+    return Cost(float(startup + scoring + meter.once), float(outside + meter.each), float(meter.per_token)), student

@@ -61,7 +61,11 @@ def in_process(command, executed):
         if command[i] == "-f":
             values |= yaml.safe_load(Path(command[i + 1]).read_text())
             i += 2
+        elif command[i] == "-y":
+            values |= yaml.safe_load(command[i + 1])
+            i += 2
         else:
+            assert command[i] in ("-r", "-p")
             values[command[i + 1]] = command[i + 2]
             i += 3
     module = cost.module(method)
@@ -130,6 +134,7 @@ def bad_tasks(folder, backbone):
         (ask(good, "--text-column", "words", *b), "text_column: column 'words' is missing"),
         (ask(good, "--kind", "ranking", *b), "kind"), (ask(good, "--max-length", "4", *b), "max_length"),
         (ask(good, "--seed", "x", *b), "seed"), (ask(good, "--lr", "2", *b), "lr"),
+        (ask(good, "--seed", "1000", *b), "seed: 1000 is the seed with which"),
         (ask(good, "--teacher", str(other)), "are not those of task good"),
         (ask(good, "--teacher", str(three)), "has 3 outputs"), (ask(good, "--teacher", str(empty)), "no weights"),
         (ask(good, "--backbone", str(folder / "nowhere")), "no such folder"),
@@ -161,23 +166,49 @@ def test_a_method_that_cannot_take_the_backbone_is_found_before_training(places,
 # How the minutes are shared out
 
 
-def test_budget_fills_the_minutes_equally():
-    costs = {"a": Cost(10, 0.001), "b": Cost(20, 0.003)}
-    got = compare_plan.budget(costs, 10, 60, 1000, 10**9)
+COSTS = {"a": Cost(8, 2, 0.001), "b": Cost(15, 5, 0.003)}
+
+
+def at(least=1000, choosing=2000, largest=10**9):
+    return compare_plan.Limits(least, choosing, largest)
+
+
+def test_one_rate_given_the_budget_fills_the_minutes_equally():
+    got, grid = compare_plan.budget(COSTS, 10, 60, at(), False)
     expected = (0.85 * 600 - 60 - 30) / 0.004
+    assert grid == []
     assert 0 <= expected - got < 1000
-    assert sum(c.seconds(got) for c in costs.values()) + 60 <= 0.85 * 600
-    assert compare_plan.budget(costs, 10, 60, 1000, 5432) == 5432  # more passes over the rows are of no use
+    assert sum(c.seconds(got) for c in COSTS.values()) + 60 <= 0.85 * 600
+    # more passes over the rows are of no use
+    assert compare_plan.budget(COSTS, 10, 60, at(largest=5432), False) == (5432, [])
+
+
+def test_choosing_rates_takes_its_share_of_the_minutes():
+    got, grid = compare_plan.budget(COSTS, 10, 60, at(), True)
+    # three trials of half the budget and the run itself: four starts of training, two and a half budgets
+    expected = (0.85 * 600 - 60 - (8 + 15) - 4 * (2 + 5)) / (2.5 * 0.004)
+    assert grid == [3e-5, 1e-4, 3e-4]
+    assert 0 <= expected - got < 1000
+
+
+def test_where_there_is_no_time_to_choose_it_is_said(capsys):
+    got, grid = compare_plan.budget(COSTS, 10, 60, at(choosing=10**6), True)
+    assert (got, grid) == compare_plan.budget(COSTS, 10, 60, at(), False)
+    said = capsys.readouterr().out
+    need = float(re.search(r"about ([\d.]+) would", said)[1])
+    assert "leave no time to choose a learning rate" in said
+    assert compare_plan.budget(COSTS, need, 60, at(choosing=10**6), True)[1]
+    assert not compare_plan.budget(COSTS, need - 0.2, 60, at(choosing=10**6), True)[1]
 
 
 def test_budget_refuses_and_says_what_would_do():
-    costs = {"a": Cost(10, 0.001), "b": Cost(20, 0.003)}
+    few = at(10_000, 20_000)
     with pytest.raises(InputError, match="MINUTES: 1 is too short; a, b on the least budget") as e:
-        compare_plan.budget(costs, 1, 5, 10_000, 10**6)
+        compare_plan.budget(COSTS, 1, 15, few, True)
     need = float(re.search(r"about ([\d.]+) minutes", str(e.value))[1])
-    assert compare_plan.budget(costs, need, 5, 10_000, 10**6) >= 10_000
+    assert compare_plan.budget(COSTS, need, 15, few, True)[0] >= 10_000
     with pytest.raises(InputError):
-        compare_plan.budget(costs, need - 0.2, 5, 10_000, 10**6)
+        compare_plan.budget(COSTS, need - 0.2, 15, few, True)
 
 
 @pytest.fixture
@@ -209,7 +240,7 @@ def test_a_stage_under_the_budget_costs_its_share_of_every_token(meter):
     m, data = meter()
     m.train(None, None, data, training.Settings(max_tokens=1000, batch_size=8, epochs=9))
     assert m.per_token == pytest.approx(0.01)
-    assert m.fixed == 0
+    assert (m.once, m.each) == (0, 0)
     m.train(None, None, data, training.Settings(max_tokens=250, batch_size=8, epochs=9))
     assert m.per_token == pytest.approx(0.01 + 0.0025)
 
@@ -217,12 +248,12 @@ def test_a_stage_under_the_budget_costs_its_share_of_every_token(meter):
 def test_a_stage_of_its_own_and_evaluations_are_fixed_costs(meter):
     m, data = meter()
     m.train(None, None, data, training.Settings(batch_size=8, epochs=2))
-    assert m.fixed == pytest.approx(0.01 * 2 * data.lengths.sum())
-    assert m.per_token == 0
+    assert m.each == pytest.approx(0.01 * 2 * data.lengths.sum())
+    assert (m.once, m.per_token) == (0, 0)
     m, data = meter()
     m.train(None, None, data, training.Settings(max_tokens=1000, batch_size=8, evaluations=7),
             evaluate=lambda model: m.wait(0.02))
-    assert m.fixed == pytest.approx(0.02 * 7 * 5)  # the full held-out set is five times this one
+    assert m.each == pytest.approx(0.02 * 7 * 5)  # the full held-out set is five times this one
     assert m.per_token == pytest.approx(0.01)
 
 
@@ -232,7 +263,7 @@ def test_a_stage_of_few_steps_is_not_stretched(meter):
     m.train(None, None, data, training.Settings(batch_size=8, epochs=0.04, evaluations=2),
             evaluate=lambda model: (seen.append(1), m.wait(0.02)))
     assert len(seen) == 2
-    assert m.fixed == pytest.approx(2 * 0.02 * 5 + 0.01 * sum(
+    assert m.each == pytest.approx(2 * 0.02 * 5 + 0.01 * sum(
         data.lengths[b].sum() for b in batches.plan(data.lengths, 8, 0, 0.04, 0)))
 
 
@@ -246,12 +277,12 @@ def test_an_artefact_that_exists_costs_nothing_and_a_missing_one_its_whole_stage
 
     m.make("head", {"a": 1}, make)
     plan = batches.plan(data.lengths, 8, 0, 3, 300)
-    assert m.fixed == pytest.approx(0.01 * sum(data.lengths[b].sum() for b in plan))
-    assert m.per_token == 0
+    assert m.once == pytest.approx(0.01 * sum(data.lengths[b].sum() for b in plan))
+    assert (m.each, m.per_token) == (0, 0)
     artefacts.build("head", {"a": 2}, lambda folder: {"seconds": 1, "tokens": 1})
-    before = m.fixed
+    before = m.once
     assert m.make("head", {"a": 2}, lambda folder: pytest.fail("built again")).meta["seconds"] == 1
-    assert m.fixed == before
+    assert m.once == before
 
 
 def test_answers_of_the_teacher_are_charged_for_the_rows_left_out(meter, places):
@@ -263,7 +294,7 @@ def test_answers_of_the_teacher_are_charged_for_the_rows_left_out(meter, places)
         return {}
 
     m.make("teacher-answers", {"a": 1}, make)
-    assert m.fixed == pytest.approx(2.0 * 3)
+    assert m.each == pytest.approx(2.0 * 3)
 
 
 def test_measuring_leaves_everything_as_it_was(places, films, backbone, monkeypatch):
@@ -275,7 +306,8 @@ def test_measuring_leaves_everything_as_it_was(places, films, backbone, monkeypa
     for m in ("truncated", "theseus"):
         found, model = cost.measure(base, m, compare_plan.parameters(request, m, max_tokens=5000), 1.0, teacher)
         assert found.per_token > 0
-        assert found.fixed > 1.0
+        assert found.once > 1.0
+        assert found.each > 0
         assert model.config.num_hidden_layers == 2
     with pytest.raises(InputError):
         cost.measure(base, "theseus", compare_plan.parameters(request, "theseus", max_tokens=5000).model_copy(
@@ -310,18 +342,24 @@ def page_of(done) -> str:
 def test_everything_is_left_where_it_should_be(done):
     assert done.ran == ["bert", "truncated", "theseus"]
     assert not (done.folder / "elsewhere").exists()
-    assert len(list((done.build / "artefacts" / "teacher").glob("*/artefact.json"))) == 1  # once, and shared
+    teachers = [json.loads(p.read_text()) for p in (done.build / "artefacts" / "teacher").glob("*/artefact.json")]
+    assert [t["configuration"]["seed"] for t in teachers].count(0) == 1  # once, and shared
+    assert [t["configuration"]["seed"] for t in teachers].count(1000) == 3  # one a rate of the grid, shared by trials
     found = sorted(p.parent.name for p in (done.out / "results").rglob("seed-0.json"))
     assert found == ["bert", "theseus", "truncated"]
     assert {p.name for p in (done.out / "students").iterdir()} == {"truncated", "theseus"}
 
 
 def test_budgets_are_equal_and_kept_to(done):
-    budget = json.loads((done.out / "plan.json").read_text())["budget"]
+    made = json.loads((done.out / "plan.json").read_text())
+    assert made["grid"] == list(compare_plan.GRID)
     for path in (done.out / "results").rglob("seed-0.json"):
         r = json.loads(path.read_text())
-        assert r["hyperparameters"]["max_tokens"] == budget
-        assert 0 < r["tokens"] <= budget
+        assert r["hyperparameters"]["max_tokens"] == made["budget"]
+        assert 0 < r["tokens"] <= made["budget"]
+        assert [s["lr"] for s in r["selection"]["scores"]] == made["grid"]  # the same effort for every method
+        assert 0 < r["selection"]["tuning_tokens"] <= 3 * compare_plan.TRIAL * made["budget"]
+        assert r["hyperparameters"]["lr"] in made["grid"]
         assert r["best_on_scored_split"] is None  # the scored rows were not watched
         assert r["teacher"] is None or r["teacher"]["artefact"]
 
@@ -358,7 +396,7 @@ def test_a_method_joins_at_the_same_budget(done):
         out = done.folder / "join"
         ran = []
         mp.setattr(compare, "run", lambda c, e: (ran.append(Path(c[3]).stem), in_process(c, e))[1])
-        words = [*done.words, "--output", str(out)]
+        words = [*done.words, "--output", str(out), "--lr", "1e-3"]
         assert compare.main([*words, "--methods", "truncated"]) == 0
         budget = json.loads((out / "plan.json").read_text())["budget"]
         assert compare.main([*words, "--methods", "truncated theseus"]) == 0
@@ -400,7 +438,7 @@ def test_a_method_that_fails_is_on_the_page_and_is_tried_again(done, capsys):
 
     with pytest.MonkeyPatch.context() as mp:
         mp.setattr(compare, "run", run)
-        words = [*done.words, "--output", str(out)]
+        words = [*done.words, "--output", str(out), "--lr", "1e-3"]
         assert compare.main(words) == 1
         assert "truncated failed: ValueError: <i>boom</i>" in capsys.readouterr().err
         text = (out / "index.html").read_text()
@@ -412,7 +450,7 @@ def test_a_method_that_fails_is_on_the_page_and_is_tried_again(done, capsys):
 
 def test_the_users_own_teacher_is_scored_not_trained(places, films, quick, capsys):
     teacher = tiny.save_classifier(places / "mine", ["positive", "negative"])  # in the other order
-    assert compare.main(ask(films, "--teacher", str(teacher), output=places / "out")) == 0
+    assert compare.main(ask(films, "--teacher", str(teacher), "--lr", "1e-3", output=places / "out")) == 0
     assert quick == ["truncated", "theseus"]
     path = next((places / "out").rglob("theseus/seed-0.json"))
     record = json.loads(path.read_text())
@@ -425,8 +463,10 @@ def test_the_users_own_teacher_is_scored_not_trained(places, films, quick, capsy
 
 
 def test_regression(places, ratings, backbone, quick):
-    assert compare.main(ask(ratings, backbone=backbone, methods="truncated", output=places / "out")) == 0
+    assert compare.main(ask(ratings, "--lr", "1e-3", backbone=backbone, methods="truncated",
+                            output=places / "out")) == 0
     text = (places / "out" / "index.html").read_text()
+    assert "All methods used the learning rate 0.001. It was not tuned" in text
     assert "mean of pearson and spearman, percent (95% interval)" in text
     assert "always the mean" in text
 
