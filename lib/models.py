@@ -134,23 +134,21 @@ def load_backbone(name: str, task: Task, seed: int) -> nn.Module:
     model, report = _load(AutoModelForSequenceClassification, source, "backbone", name, use_safetensors=True,
                           dtype=torch.float32, attn_implementation=attention_for(source, name),
                           ignore_mismatched_sizes=True, output_loading_info=True, **names(task))
-    # transformers draws what it does not find at random, and only warns. A head and a pooler may be new, the rest not.
-    inside = model.base_model_prefix + "."
-    lacking = [k for k in _not_loaded(report) if k.startswith(inside) and "pooler" not in k]
-    if lacking:
-        raise InputError(f"backbone {name}: its weights do not fit its config.json: {len(lacking)} encoder tensors are "
-                         f"missing or of another shape, such as {lacking[0]}")
+    _refuse_partial(report, model.base_model_prefix + ".", name)
     _refuse_decoder(model, f"backbone {name}")
     layers.fresh_head(model)  # a folder that is itself a classifier brings a head along; a backbone's is always fresh
     return fast.install(model)
 
 
 def load_encoder(name: str) -> nn.Module:
-    """The pre-trained encoder without any task head, float32, study attention; what it lacks is drawn from seed 0."""
+    """The pre-trained encoder without a task head, float32, study attention; a missing pooler is drawn from seed 0."""
     source = resolve(name)
     torch.manual_seed(0)
-    return fast.install(_load(AutoModel, source, "backbone", name, use_safetensors=True, dtype=torch.float32,
-                              attn_implementation=attention_for(source, name)))
+    model, report = _load(AutoModel, source, "backbone", name, use_safetensors=True, dtype=torch.float32,
+                          attn_implementation=attention_for(source, name), output_loading_info=True)
+    _refuse_partial(report, "", name)
+    _refuse_decoder(model, f"backbone {name}")
+    return fast.install(model)
 
 
 def load_masked_lm(name: str) -> tuple[nn.Module, set[str]]:
@@ -163,6 +161,17 @@ def load_masked_lm(name: str) -> tuple[nn.Module, set[str]]:
 def _not_loaded(report: dict) -> list[str]:
     """Names of the parameters that `from_pretrained` drew at random."""
     return sorted({*report["missing_keys"], *(k[0] if isinstance(k, tuple) else k for k in report["mismatched_keys"])})
+
+
+def _refuse_partial(report: dict, inside: str, name: str) -> None:
+    """`InputError` where encoder tensors, whose names begin with `inside`, were not in the checkpoint.
+
+    transformers draws what it does not find at random, and only warns. A head and a pooler may be new, the rest not.
+    """
+    lacking = [k for k in _not_loaded(report) if k.startswith(inside) and "pooler" not in k]
+    if lacking:
+        raise InputError(f"backbone {name}: its weights do not fit its config.json: {len(lacking)} encoder tensors are "
+                         f"missing or of another shape, such as {lacking[0]}")
 
 
 def _refuse_decoder(model: nn.Module, what: str) -> None:

@@ -373,6 +373,17 @@ def test_small_stages_compare_the_choices(places, films, backbone, own):
     assert "compared" not in run.study  # the notebook puts it there
 
 
+def test_a_teacher_of_the_users_own_is_said_to_have_been_distilled(places, films, own, tmp_path):
+    folder = tiny.save_classifier(tmp_path / "mine", ["negative", "positive"])
+    p = parameters.validate(distilbert.Config, {"task": films, "teacher": str(folder), "text": own, **QUICK})
+    run = runs.start("distilbert", p)
+    model, history = run.compress(distilbert.compress)
+    record = run.finish(model, history)
+    assert any("began from the fine-tuned teacher" in n for n in record.notes)
+    assert record.teacher.source == "own checkpoint mine"
+    assert {a.kind for a in record.artefacts} == {"mlm-head", "distilbert"}
+
+
 def test_own_text_counts_by_its_content(places, films, backbone, tmp_path):
     path = tmp_path / "t.txt"
     seen = []

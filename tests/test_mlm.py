@@ -269,6 +269,17 @@ def test_a_published_head_is_taken_over(kind, tmp_path, places, own):
         torch.testing.assert_close(ours(m), theirs, atol=1e-4, rtol=1e-4)
 
 
+def test_an_encoder_with_missing_weights_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny.save_encoder(tmp_path / "part", layers=2)
+    weights = load_file(folder / "model.safetensors")
+    gone = next(k for k in weights if "layer.1.output.dense.weight" in k)
+    save_file({k: v for k, v in weights.items() if k != gone}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="1 encoder tensors are missing or of another shape, such as encoder.layer.1"):
+        models.load_encoder(str(folder))
+
+
 def test_language_loss_trains_and_resumes_bit_for_bit(own, tmp_path):
     from lib.checkpoint import Checkpoints
 
