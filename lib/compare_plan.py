@@ -249,7 +249,13 @@ def _measure(request: Request, base: runs.Run, names: list[str], at: int, began:
     costs, teacher = {}, base.teacher().model if request.values.get("teacher") else None
     for name in names if teacher or names[0] == "bert" else ["bert", *names]:
         p = parameters(request, name, max_tokens=at, teacher_tokens=at)
-        found, model = cost.measure(base, name, p, startup, teacher)
+        try:
+            found, model = cost.measure(base, name, p, startup, teacher)
+        except InputError:
+            raise
+        except Exception as e:  # any method's any mistake: the others can still be compared without it
+            raise InputError(f"METHODS: {name} failed in its first steps on these rows ({type(e).__name__}: "
+                             f"{shorten(' '.join(str(e).split()), 200)}); leave it out to compare the others") from e
         teacher = teacher if name != "bert" else model
         if name in names:
             costs[name] = found

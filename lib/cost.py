@@ -75,7 +75,7 @@ class _Meter:
         self.budget, self.build = budget, build
         self.originals = (training.train, artefacts.build, evaluation.predict)
         self.once, self.each, self.per_token = 0.0, 0.0, 0.0  # as in `Cost`; `once` are artefacts
-        self.inside = 0.0  # wall seconds of the shortened training
+        self.inside, self.built = 0.0, 0.0  # wall seconds of the shortened training; of building artefacts besides
         self.building, self.training = 0, False
 
     def train(self, model, loss_function, data, settings, *, evaluate=None, parameters=None, checkpoints=None):
@@ -130,8 +130,11 @@ class _Meter:
             return self.originals[1](kind, configuration, make)
         finally:
             self.building -= 1
-            if kind == "teacher-answers":  # lib.teacher_cache: grows with the rows, of which a part was seen
-                self.each += (time.perf_counter() - began - self.inside + before) * (self.rows - 1)
+            spent = time.perf_counter() - began - (self.inside - before)
+            if kind == "teacher-answers":  # lib.teacher_cache: of one teacher, and of rows of which a part was seen
+                self.each += spent * (self.rows - 1)
+            elif not self.building:
+                self.once, self.built = self.once + spent, self.built + spent
 
     def predict(self, model, data, *args, **kwargs):
         """Predictions; outside of training, rows that were left out are charged."""
@@ -175,7 +178,7 @@ def measure(base: Run, method: str, p: Parameters, startup: float, teacher: nn.M
             student, _ = module(method).compress(run, teacher)
         finally:
             training.train, artefacts.build, evaluation.predict = meter.originals
-        outside = time.perf_counter() - began - meter.inside
+        outside = time.perf_counter() - began - meter.inside - meter.built
         start = time.perf_counter()  # the last scoring, in fp32, of student and teacher; measured on held-out rows
         for model in (student, teacher):
             if model is not None:

@@ -163,6 +163,16 @@ def test_a_method_that_cannot_take_the_backbone_is_found_before_training(places,
     assert not (places / "results").exists()
 
 
+def test_a_method_that_breaks_while_measured_is_named(places, films, backbone, quick, capsys, monkeypatch):
+    from lib.methods import truncated
+
+    monkeypatch.setattr(truncated, "compress", lambda run, teacher: 1 / 0)
+    assert compare.main(ask(films, backbone=backbone)) == 2
+    assert "METHODS: truncated failed in its first steps on these rows (ZeroDivisionError: 'division by zero')" in \
+        capsys.readouterr().err
+    assert quick == []
+
+
 # How the minutes are shared out
 
 
@@ -272,12 +282,14 @@ def test_an_artefact_that_exists_costs_nothing_and_a_missing_one_its_whole_stage
     m.build = places / "build"
 
     def make(folder):
+        m.wait(4.0)  # reading text, say
         m.train(None, None, data, training.Settings(max_tokens=300, batch_size=8, epochs=3))
         return {"seconds": 0, "tokens": 0}
 
     m.make("head", {"a": 1}, make)
     plan = batches.plan(data.lengths, 8, 0, 3, 300)
-    assert m.once == pytest.approx(0.01 * sum(data.lengths[b].sum() for b in plan))
+    assert m.once == pytest.approx(4.0 + 0.01 * sum(data.lengths[b].sum() for b in plan))
+    assert m.built == pytest.approx(4.0)
     assert (m.each, m.per_token) == (0, 0)
     artefacts.build("head", {"a": 2}, lambda folder: {"seconds": 1, "tokens": 1})
     before = m.once
