@@ -353,21 +353,36 @@ def test_clipping_sees_what_the_variant_says(start, monkeypatch):
 # --- one module alone, and what each costs
 
 
-def test_one_module_alone(start, monkeypatch):
-    run = start(only_module=2, schedule="constant", replacing_share=1.0, rate=0.9, epochs=2)
+@pytest.mark.parametrize("which", [1, 2])
+def test_one_module_alone(start, monkeypatch, which):
+    run = start(only_module=which, schedule="constant", replacing_share=1.0, rate=0.9, epochs=2)
     student, _, seen = watch(monkeypatch, run)
-    assert not any(first for first, _ in seen.choices)
-    assert any(second for _, second in seen.choices)
+    drawn, alone = np.array(seen.choices), [which == 1, which == 2]
+    assert drawn.any(0).tolist() == alone
     after = tiny.state(seen.mixed)
     moved = {k for k in after if not torch.equal(after[k], seen.before[k])}
-    assert moved == {k for k in after if "layer.1.substitute." in k}
-    assert student.config.num_hidden_layers == 3
+    assert moved == {k for k in after if f"layer.{which - 1}.substitute." in k}
     batch = run.train.batch(np.arange(5))
-    set_replaced(seen.mixed, [False, True])
+    set_replaced(seen.mixed, alone)
     torch.testing.assert_close(logits(student, batch), logits(seen.mixed, batch), atol=2e-6, rtol=1e-5)
-    kept = layers.encoder_layers(student)
-    own = layers.encoder_layers(run.teacher().model)
-    assert [tiny.same(tiny.state(a), tiny.state(b)) for a, b in zip(kept, own, strict=False)] == [True, True, False]
+    own = list(layers.encoder_layers(run.teacher().model))
+    substitute = replaceables(seen.mixed)[which - 1].substitute
+    expected = [substitute, *own[2:]] if which == 1 else [*own[:2], substitute]
+    assert [tiny.same(tiny.state(a), tiny.state(b)) for a, b in zip(
+        layers.encoder_layers(student), expected, strict=True)] == [True] * 3
+    assert student.config.num_hidden_layers == 3
+
+
+@pytest.mark.parametrize(("changes", "scored"), [({}, [True, True]), ({"only_module": 2}, [False, True])])
+def test_evaluations_score_the_student_from_the_first_one_on(start, monkeypatch, changes, scored):
+    """methods.md 2.2, step 11: with the substitutes only, whatever the last batch has drawn."""
+    run = start(schedule="constant", rate=0.1, replacing_share=1.0, **changes)
+    run.teacher()
+    seen, scores = [], type(run).scores
+    monkeypatch.setattr(type(run), "scores", lambda self, model: seen.append(
+        [m.replaced for m in replaceables(model)]) or scores(self, model))
+    theseus.compress(run, run.teacher().model)
+    assert seen[:2] == [scored] * 2  # the two evaluations; the readings of Table 5 come after them
 
 
 def test_a_module_that_is_not_there(start):
