@@ -83,7 +83,8 @@ record = records[0]
 # ## The general stage
 #
 # Hidden words predicted on text that was held out. The paper's stage took Wikipedia, BookCorpus and eight V100 for about
-# 90 hours; the table says how small this one is.
+# 90 hours; the table says how small this one is. Where the teacher's head was trained here, its encoder stayed fixed: a
+# student, all of which learns to predict words, can overtake it.
 
 # %%
 general_plots.stage(record)
