@@ -153,9 +153,12 @@ def loyalty(student: np.ndarray, teacher: np.ndarray) -> dict[str, float]:
 
     Label: share of rows with the same class. Probability: 100 * mean(1 - Jensen-Shannon distance), base 2.
     """
+    if not (np.isfinite(student).all() and np.isfinite(teacher).all()):
+        raise ValueError("loyalty: logits must be finite")
     same = float((student.argmax(-1) == teacher.argmax(-1)).mean())
     distance = jensenshannon(softmax(student), softmax(teacher), base=2, axis=-1)
-    return {"label": 100 * same, "probability": 100 * float(1 - np.nan_to_num(distance).mean())}
+    distance = np.nan_to_num(distance)  # the root of a rounding error below zero, for equal distributions
+    return {"label": 100 * same, "probability": 100 * float(1 - distance.mean())}
 
 
 def retention(student: float, teacher: float, floor: float = 0.0) -> float | None:

@@ -79,18 +79,22 @@ def capture_scores():
         _captured = before
 
 
-def attention(module, query, key, value, attention_mask, scaling=None, dropout: float = 0.0, **_):
+def attention(module, query, key, value, attention_mask, scaling=None, dropout: float = 0.0, position_bias=None,
+              **_):
     """Softmax attention in the form of transformers' attention interface.
 
-    query, key, value: (B, heads, T, d); `attention_mask`: None or boolean (B, 1, T, T), True where a key is seen.
+    query, key, value: (B, heads, T, d); `attention_mask`: None or boolean (B, 1, T, T), True where a key is seen;
+    `position_bias`: None, or a float added to the scaled scores, broadcast to (B, heads, T, T).
     Returns ((B, T, heads, d), None). Fused where neither dropout nor the scores are needed.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     p = dropout if module.training else 0.0
-    if _captured is None and (p == 0.0 or query.device.type != "cpu"):
+    if _captured is None and position_bias is None and (p == 0.0 or query.device.type != "cpu"):
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=p, scale=scaling)
         return out.transpose(1, 2).contiguous(), None
     scores = (query * scaling) @ key.transpose(-1, -2)  # (B, heads, T, T)
+    if position_bias is not None:
+        scores = scores + position_bias
     if _captured is not None:
         _captured.append(scores)
     if attention_mask is not None:
@@ -159,7 +163,8 @@ def install(model: nn.Module) -> nn.Module:
                 setattr(module, name, Dropout(child.p).train(child.training))
     if type(model).__name__ in FIRST_TOKEN_CLASSIFIERS and model.config._attn_implementation == ATTENTION:
         for module in model.modules():
-            if type(module).__name__ in ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer"):
+            known = not isinstance(module, _FirstToken)  # a model may come here twice
+            if known and type(module).__name__ in ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer"):
                 module.__class__ = _with_first_token(type(module))
     return model
 

@@ -47,7 +47,8 @@ def fresh_head(model: nn.Module) -> None:
     """Draw the output layer anew from torch's generator: normal with the configured deviation, bias 0."""
     head = output_layer(model)
     nn.init.normal_(head.weight, std=getattr(model.config, "initializer_range", 0.02))
-    nn.init.zeros_(head.bias)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
 
 
 def set_layers(model: nn.Module, layers: list[nn.Module], kept: list[int]) -> nn.Module:

@@ -59,10 +59,11 @@ def resolve(name: str, what: str = "backbone") -> str:
 
 
 def content_hash(source: str) -> str:
-    """Identity of a model: hash of configuration and weights of a folder; the id itself for one on the hub."""
+    """Identity of a model: hash of configuration and weights of a folder; id and commit for one on the hub."""
     folder = Path(source)
     if not folder.is_dir():
-        return source
+        # the commit that the id stands for today; None where the library does not know it
+        return f"{source}@{getattr(configuration(source), '_commit_hash', None)}"
     digest = hashlib.sha256()
     for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
         digest.update(path.name.encode())
@@ -101,6 +102,11 @@ def _load(cls, source: str, what: str, name: str, **arguments):
         raise InputError(f"{what} {name}: cannot be opened ({shorten(reason, 200)})") from e
 
 
+def configuration(name: str, what: str = "backbone"):
+    """The transformers configuration of a backbone or teacher. `InputError` where there is none."""
+    return _load(AutoConfig, resolve(name, what), what, name)
+
+
 def load_tokenizer(name: str, what: str = "backbone"):
     """Tokenizer of a backbone. `InputError` where it has none, an empty one, or one without padding.
 
@@ -113,7 +119,7 @@ def load_tokenizer(name: str, what: str = "backbone"):
         raise InputError(f"{what} {name}: it holds no tokenizer (tokenizer.json or a vocabulary file is needed)")
     if tokenizer.pad_token_id is None:
         raise InputError(f"{what} {name}: its tokenizer has no padding token")
-    positions = getattr(_load(AutoConfig, source, what, name), "max_position_embeddings", None)
+    positions = getattr(configuration(name, what), "max_position_embeddings", None)
     if positions and tokenizer.model_max_length > positions:
         tokenizer.model_max_length = positions - 2  # RoBERTa's kin keep two positions for themselves
     return tokenizer
@@ -182,7 +188,7 @@ def _refuse_decoder(model: nn.Module, what: str) -> None:
 
 def check_tokens(name: str, size: int, sets) -> None:
     """`InputError` where a row holds a token that the backbone has no embedding for. `size`: of its tokenizer."""
-    vocabulary = getattr(_load(AutoConfig, resolve(name), "backbone", name), "vocab_size", size)
+    vocabulary = getattr(configuration(name), "vocab_size", size)
     if size > vocabulary:
         highest = max(max(row) for data in sets for row in data.inputs["input_ids"])
         if highest >= vocabulary:
@@ -191,12 +197,12 @@ def check_tokens(name: str, size: int, sets) -> None:
 
 def depth(name: str) -> int:
     """Number of encoder layers of a backbone or teacher, from its configuration alone."""
-    return _load(AutoConfig, resolve(name), "backbone", name).num_hidden_layers
+    return configuration(name).num_hidden_layers
 
 
 def width(name: str) -> int:
     """Width of the hidden states of a backbone or teacher, from its configuration alone."""
-    return _load(AutoConfig, resolve(name), "backbone", name).hidden_size
+    return configuration(name).hidden_size
 
 
 def attention_for(source: str, name: str = "", what: str = "backbone") -> str:
@@ -253,7 +259,8 @@ def match_labels(model: nn.Module, task: Task, what: str) -> None:
     head = layers.output_layer(model)
     with torch.no_grad():
         head.weight.copy_(head.weight[order].clone())
-        head.bias.copy_(head.bias[order].clone())
+        if head.bias is not None:
+            head.bias.copy_(head.bias[order].clone())
     model.config.id2label, model.config.label2id = names(task)["id2label"], names(task)["label2id"]
 
 

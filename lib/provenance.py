@@ -18,7 +18,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "nump
 # The shared modules whose code can change a number. Data and initial weights have hashes of their own in a record;
 # loading, records, reports and the book cannot change one.
 SHARED = ("batches", "fast", "layers", "training", "evaluation")
-NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "errors", "models", "parameters", "paths", "plots",
+NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "errors", "hub", "models", "parameters", "paths", "plots",
            "provenance", "results", "runs", "tasks", "userdata"}
 
 

@@ -35,9 +35,9 @@ PAPERS = {
     "distilbert": "distilbert", "tinybert": "tinybert", "layerdrop": "layerdrop", "trimbert": "trimbert",
     "mobilebert": "mobilebert", "efficientbert": "efficientbert",
 }
-# Not part of what is computed: where it goes and what it is called.
+# Not part of what is computed: where it goes, what it is called, and what else its page measures.
 NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "label_column", "kind", "teacher",
-         "backbone"}
+         "backbone", "study", "gain_steps", "comparison_tokens", "control_tokens", "timing_blocks", "timing_tokens"}
 TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "teacher_tokens",
                  "lr_grid": "teacher_lr_grid"}
 
@@ -396,6 +396,8 @@ def start(method: str, p: Parameters) -> Run:
         check_space(place)
     if p.max_length > tokenizer.model_max_length:
         print(f"max_length: the model takes {tokenizer.model_max_length} tokens at most; rows are cut there")
+    if getattr(p, "reads_text", False):
+        text.check_length(p.text_length, tokenizer)
     models.check_tokens(p.backbone, len(tokenizer), sets.values())
     counts = ", ".join(f"{k} {v}" for k, v in rows.rows.items())
     print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, "

@@ -18,9 +18,10 @@ def joined(first: History, second: History) -> History:
         curve.setdefault(name, []).extend([step + first.steps, value] for step, value in points)
     tokens = first.tokens + second.tokens
     padding = (first.padding_share * first.tokens + second.padding_share * second.tokens) / max(tokens, 1)
+    peaks = [m for m in (first.peak_memory_mb, second.peak_memory_mb) if m is not None]
     best = [s for s in (first.best_scored, second.best_scored) if s is not None]
     return History(
         steps=first.steps + second.steps, tokens=tokens, seconds=first.seconds + second.seconds, padding_share=padding,
         kept_step=first.steps + second.kept_step, kept_score=second.kept_score, highest_score=second.highest_score,
         best_scored=max(best, default=None), idle_steps=first.idle_steps + second.idle_steps,
-        peak_memory_mb=second.peak_memory_mb, curve=curve)
+        peak_memory_mb=max(peaks, default=None), curve=curve)

@@ -66,6 +66,11 @@ class General(Parameters):
     general_accumulation: Annotated[Int, Field(ge=1, le=4096)] = 1
     general_warmup: Annotated[Float, Field(ge=0, lt=1)] = 0.05  # DistilBERT, official code
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the run has a general stage at all."""
+        return True
+
 
 @dataclass(frozen=True)
 class Text:
@@ -96,6 +101,13 @@ def settings(p: General, name: str, **changes) -> training.Settings:
         "accumulation": p.general_accumulation, "warmup": p.general_warmup, "weight_decay": p.weight_decay,
         "max_grad_norm": p.max_grad_norm, "adam_epsilon": p.adam_epsilon, "precision": p.precision, "seed": 0,
         "evaluations": 1, "name": name, **changes})
+
+
+def check_length(length: int, tokenizer) -> None:
+    """`InputError` where sequences of `length` tokens are longer than the model takes."""
+    if length > tokenizer.model_max_length:
+        raise InputError(f"text_length: {length} is more than the {tokenizer.model_max_length} tokens that the "
+                         "backbone takes")
 
 
 def parts(name: str) -> list[str]:

@@ -184,7 +184,8 @@ class _State:
         for i, p in enumerate(self.parameters):
             for k, v in self.optimizer.state.get(p, {}).items():
                 tensors[f"adam.{i}.{k}"] = v.clone()
-        return tensors, {"step": step, "history": vars(self.history)}
+        touched = [i for i, p in enumerate(self.parameters) if p.grad is not None]
+        return tensors, {"step": step, "history": vars(self.history), "touched": touched}
 
     def unpack(self, tensors: dict[str, torch.Tensor], state: dict) -> int:
         def part(prefix):
@@ -199,6 +200,8 @@ class _State:
         for i, entries in saved.items():
             p = self.parameters[i]
             self.optimizer.state[p] = {k: v if k == "step" else v.to(p.device) for k, v in entries.items()}
+        for i in state["touched"]:  # kept gradients are zero between steps
+            self.parameters[i].grad = torch.zeros_like(self.parameters[i])
         self.history = History(**state["history"])
         return state["step"]
 
@@ -238,7 +241,6 @@ def train(
         start = state.unpack(*found)
         history = state.history
         print(f"{s.name}: going on from step {start} of {total}", file=sys.stderr)
-        _clear_gradients(model, optimizer, ordered, s)  # with `zero_gradients` they are zero by now, not absent
     ran = [rows[i : i + s.batch_size] for rows in plan for i in range(0, len(rows), s.batch_size)]
     history.padding_share = batches.padding_share(data.lengths, ran)
     autocast = precision(s.precision) == "bf16"
@@ -334,10 +336,8 @@ def _clear_gradients(model, optimizer, parameters, s) -> None:
     for p in model.parameters():
         if id(p) not in own:  # gradients of what is not trained must not pile up
             p.grad = None
+    # What no batch has touched yet has no gradient to zero: Adam's count of its steps begins with its first batch
     optimizer.zero_grad(set_to_none=not s.zero_gradients)
-    if s.zero_gradients:
-        for p in parameters:  # what no batch has touched yet has no gradient to zero
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
 
 
 def _evaluate(model, evaluate, step, state, s) -> None:

@@ -187,6 +187,14 @@ def test_loyalty_at_the_ends():
     assert loyalty(a, b) == pytest.approx({"label": 0, "probability": 0}, abs=1e-6)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_loyalty_of_answers_that_are_not_finite_is_an_error(bad):
+    logits = np.array([[0.0, 1.0], [bad, 0.0]])
+    for pair in ((logits, np.zeros((2, 2))), (np.zeros((2, 2)), logits)):
+        with pytest.raises(ValueError, match="finite"):
+            loyalty(*pair)
+
+
 def test_softmax_of_large_logits():
     p = softmax(np.array([[1000.0, 999.0], [-1000.0, -1001.0]], dtype=np.float32))
     np.testing.assert_allclose(p, [[1 / (1 + math.exp(-1)), 1 / (1 + math.e)]] * 2, rtol=1e-12)

@@ -56,6 +56,17 @@ def test_attention_is_softmax_attention(masked, training, captured):
     np.testing.assert_allclose(out, softmax_attention(q.numpy(), k.numpy(), v.numpy(), seen, 0.3), atol=1e-12)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_attention_adds_a_position_bias_to_the_scores(training):
+    q, k, v = heads()
+    bias, seen = torch.from_numpy(np.random.default_rng(9).normal(size=(1, 2, 7, 7))), padding()
+    mask = torch.from_numpy(seen).bool()[:, None, None, :].expand(3, 1, 7, 7)
+    out, _ = fast.attention(nn.Module().train(training), q, k, v, mask, dropout=1e-12, position_bias=bias)
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) / 2 + bias.numpy()
+    e = np.where(seen[:, None, None, :] > 0, np.exp(scores), 0.0)
+    np.testing.assert_allclose(out, np.einsum("bhqk,bhkd->bqhd", e / e.sum(-1, keepdims=True), v), atol=1e-12)
+
+
 def test_attention_refuses_a_mask_that_is_no_mask():
     q, k, v = heads()
     with pytest.raises(TypeError, match="boolean"):
@@ -235,6 +246,12 @@ def test_install_adds_nothing_to_the_state():
     assert {type(m) for m in ours.modules() if isinstance(m, nn.Dropout)} == {fast.Dropout}
     assert [m.p for m in ours.modules() if isinstance(m, nn.Dropout)] == [
         m.p for m in plain.modules() if isinstance(m, nn.Dropout)]
+
+
+def test_a_model_may_be_installed_twice():
+    model = tiny.classifier()
+    kinds = [type(m) for m in model.modules()]
+    assert [type(m) for m in fast.install(model).modules()] == kinds
 
 
 def test_install_leaves_the_mode_as_it_was():

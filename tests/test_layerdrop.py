@@ -209,8 +209,14 @@ def test_pretraining_then_plain_fine_tuning(films, backbone, places, tmp_path):
     assert not tiny.same(tiny.state(student), tiny.state(without))
 
 
+def test_text_longer_than_the_model_is_refused_at_the_start(films, backbone, places):
+    with pytest.raises(InputError, match="text_length: 65 is more than the 64 tokens"):
+        run_of(films, backbone, when="pretraining", text_length=65)
+    run_of(films, backbone, text_length=65)  # no text is read
+
+
 @pytest.mark.parametrize("changes", [{"pruning": "search"}, {"recovery_share": 0.5}])
 def test_what_pretraining_cannot_take(films, backbone, places, changes):
-    run = run_of(films, backbone, when="pretraining", **changes)
+    run = run_of(films, backbone, when="pretraining", text_length=32, **changes)
     with pytest.raises(InputError, match=next(iter(changes))):
         layerdrop.compress(run)

@@ -157,6 +157,14 @@ def test_fresh_head_is_drawn_from_torchs_generator():
     assert abs(float(a.classifier.weight.detach().std()) - a.config.initializer_range) < 0.06
 
 
+def test_fresh_head_of_an_output_layer_without_a_bias():
+    model = tiny.classifier()
+    model.classifier = torch.nn.Linear(model.config.hidden_size, 2, bias=False)
+    before = model.classifier.weight.detach().clone()
+    layers.fresh_head(model)
+    assert not torch.equal(model.classifier.weight, before)
+
+
 def test_set_layers_numbers_them_anew():
     model = tiny.classifier()
     student = layers.cut(model, [1, 3])

@@ -104,7 +104,7 @@ def test_the_codes_feature_loss_sees_scale_only_in_its_statistics():
 
 
 def test_attention_transfer_against_numpy():
-    s, t, mask = torch.randn(4, 2, 9, 9), torch.randn(4, 2, 9, 9), batch()["attention_mask"]
+    s, t, mask = torch.randn(4, 2, 9, 9), 3 * torch.randn(4, 2, 9, 9), batch()["attention_mask"]
     values = []
     for i in range(4):
         n = int(mask[i].sum())

@@ -345,6 +345,9 @@ def test_identity_sees_what_is_computed_and_not_what_it_is_called(places, films,
 
     first = key()
     assert key(profile="other") == key(output=str(places / "o")) == first
+    study = [json.dumps(tiny.run("theseus", theseus_studies.Config, films, backbone, study=s).identity)
+             for s in ("none", "strategy")]
+    assert study[0] == study[1]  # the plain run of a study is the plain run
     assert len({first, key(seed=1), key(lr=1e-4), key(epochs=2), key(max_rows=20), key(layers=3), key(variant="x"),
                 key(backbone=str(tiny.save_encoder(places / "b", seed=9)))}) == 8
 

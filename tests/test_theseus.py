@@ -97,6 +97,7 @@ def test_partition():
 @pytest.mark.parametrize(("depth", "values", "words"), [
     (6, {"modules": [2, 2]}, "add up to the backbone's 6 layers"), (6, {"modules": [6, 0]}, "positive"),
     (6, {"modules": [7, -1]}, "positive"), (6, {"layers": 4}, "4 does not divide the backbone's 6 layers"),
+    (6, {"modules": [3, 3], "layers": 3}, "3 is not the number of modules"),
     (5, {}, "2 does not divide"), (6, {"layers": 6}, "not between 1 and 5"), (6, {"layers": 99}, "not between 1 and 5"),
 ])
 def test_partitions_that_do_not_fit(depth, values, words):

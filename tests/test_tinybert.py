@@ -479,7 +479,7 @@ def test_other_architectures(kind, encoder):
     folder = encoder(kind)
     p = Config(backbone=folder)
     chosen = tinybert.plan(p)
-    config = tinybert_shape.student_config(tinybert_shape.configuration(folder), chosen.shape)
+    config = tinybert_shape.student_config(models.configuration(folder), chosen.shape)
     student, teacher = tinybert_shape.build(config), models.load_encoder(folder)
     model = tinybert.Distilled(student.base_model, Projections(chosen.shape.width, 32))
     batch = {k: v for k, v in batch_of().items() if k in layers.INPUTS}

@@ -477,6 +477,25 @@ def test_momentum_of_untouched_parameters_survives_resuming(tmp_path):
     assert tiny.same(got, wanted)
 
 
+def test_adam_counts_the_steps_of_a_late_parameter_from_its_first_batch(tmp_path):
+    """zero_gradients: the first real update of Adam is lr * sign(gradient), whenever it comes (official code)."""
+    def loss(m, batch, step):
+        return m.loss(batch) if step.index == 4 else m.w.sum() * 0.001
+
+    def moved(**more):
+        model = Line()
+        before = float(model.b.detach())
+        extra = {"loss": loss, "evaluate": False, "zero_gradients": True, "epochs": 1, "warmup": 0.0, "decay": False}
+        if more:
+            with pytest.raises(KeyboardInterrupt):
+                run(model=Line(), stop_at=(2, 0), **more, **extra)
+        run(model=model, **more, **extra)
+        return abs(float(model.b.detach()) - before)
+
+    assert moved() == pytest.approx(FAST["lr"], rel=1e-3)
+    assert moved(checkpoints=Checkpoints(tmp_path, "x")) == pytest.approx(FAST["lr"], rel=1e-3)
+
+
 # --- losses that are not finite
 
 

@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig
 
 from lib import artefacts, evaluation, layers, models, text, training
 from lib.checkpoint import Checkpoints
@@ -68,7 +67,7 @@ def shape(p: Config) -> EfficientBertConfig:
     Raises `InputError` for sizes that cannot be distilled: other heads, layers that do not divide the teacher's.
     """
     name = p.teacher or p.backbone
-    t = models._load(AutoConfig, models.resolve(name), "teacher" if p.teacher else "backbone", name)
+    t = models.configuration(name, "teacher" if p.teacher else "backbone")
     depth, heads, width = t.num_hidden_layers, t.num_attention_heads, t.hidden_size
     if p.heads not in (0, heads):
         raise InputError(f"heads: {p.heads} are not the teacher's {heads}; the attention loss compares head by head")

@@ -38,6 +38,10 @@ class Config(mlm.General):
     recovery_share: Annotated[Float, Field(ge=0, lt=1)] = 0.0  # of the budget: plain fine-tuning of the pruned student
     study: Literal["none", "rate", "pruning", "place"] = "none"
 
+    @property
+    def reads_text(self) -> bool:  # noqa: D102
+        return self.when == "pretraining" or self.study == "place"
+
 
 # Study -> the changes of each of its runs, which are records of their own. Rate 0 is the control: a network pruned
 # without having learnt to miss layers.

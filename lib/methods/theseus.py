@@ -58,6 +58,8 @@ def partition(depth: int, p: Config) -> list[int]:
     if p.modules:
         if sum(p.modules) != depth or min(p.modules) < 1:
             raise InputError(f"modules: {p.modules} must be positive and add up to the backbone's {depth} layers")
+        if p.layers not in (0, len(p.modules)):
+            raise InputError(f"layers: {p.layers} is not the number of modules {p.modules}; leave one of them out")
         return list(p.modules)
     count = layers.halved(depth, p.layers)
     if depth % count:

@@ -78,7 +78,7 @@ def plan(p: Config) -> Plan:
     if not terms:
         raise InputError(f"without: {', '.join(p.without)} leaves no intermediate loss; allowed: at most two of "
                          f"{', '.join(tinybert_losses.TERMS)}")
-    shape = tinybert_shape.scaled(tinybert_shape.configuration(p.backbone), p.shape, p.layers, p.width, p.heads,
+    shape = tinybert_shape.scaled(models.configuration(p.backbone), p.shape, p.layers, p.width, p.heads,
                                   p.intermediate)
     name, what = (p.teacher, "teacher") if p.teacher else (p.backbone, "backbone")
     if "attention" in terms:
@@ -157,7 +157,7 @@ def mean_loss(model: nn.Module, loss, data: Encoded, precision: str = "fp32") ->
 def start(run, teacher: nn.Module, chosen: Plan) -> Distilled:
     """The student that task distillation starts from: generally distilled, its head new; projections beside it."""
     p = run.p
-    config = tinybert_shape.student_config(tinybert_shape.configuration(p.backbone), chosen.shape,
+    config = tinybert_shape.student_config(models.configuration(p.backbone), chosen.shape,
                                            **models.names(run.task))
     torch.manual_seed(p.seed)
     student = tinybert_shape.build(config)
@@ -201,7 +201,6 @@ def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
     teacher.eval()
     history = stages.joined(a, b)
     history.seconds += seconds
-    history.peak_memory_mb = max((m for m in (a.peak_memory_mb, b.peak_memory_mb) if m is not None), default=None)
     return model.student, history
 
 

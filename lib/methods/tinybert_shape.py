@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 
-from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig
+from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
 from lib import fast, models
 from lib.errors import InputError
@@ -81,14 +81,9 @@ def layer_mapping(teacher: int, student: int, mapping: str) -> list[int]:
     return [step(m) for m in range(1, student + 1)]
 
 
-def configuration(name: str, what: str = "backbone") -> PretrainedConfig:
-    """A backbone's or teacher's configuration; weights are not read."""
-    return models._load(AutoConfig, models.resolve(name, what), what, name)
-
-
 def check_teacher(name: str, what: str, heads: int) -> None:
     """`InputError` where attention scores of `name` cannot be had, or stand for another number of heads."""
-    theirs = configuration(name, what).num_attention_heads
+    theirs = models.configuration(name, what).num_attention_heads
     if theirs != heads:
         raise InputError(f"heads: a student of {heads} attention heads cannot learn the attention of {what} {name}, "
                          f"which has {theirs}; allowed: heads={theirs}, or without=attention")
