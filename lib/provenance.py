@@ -18,8 +18,8 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "nump
 # The shared modules whose code can change a number. Data and initial weights have hashes of their own in a record;
 # loading, records, reports and the book cannot change one.
 SHARED = ("batches", "fast", "layers", "training", "evaluation")
-NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "errors", "hub", "models", "parameters", "paths", "plots",
-           "provenance", "results", "runs", "tasks", "userdata"}
+NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "distributed", "errors", "hub", "models", "parameters",
+           "paths", "plots", "provenance", "results", "runs", "tasks", "userdata"}
 
 
 def digest(value: object) -> str:

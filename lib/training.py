@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib import batches, fast
+from lib import batches, distributed, fast
 from lib.batches import Batch, Encoded
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
@@ -227,6 +227,7 @@ def train(
     Raises `RuntimeError` where the loss is not finite for ten steps in a row.
     """
     s, place = settings, device()
+    distributed.check(s.accumulation)
     fast.keep_memory()
     model.to(place)
     parameters = [p for p in (model.parameters() if parameters is None else parameters) if p.requires_grad]
@@ -249,6 +250,7 @@ def train(
     began, saved, bad = time.perf_counter(), time.perf_counter(), 0
     before, tokens_before = history.seconds, history.tokens
     bar = tqdm(total=total, initial=start, desc=s.name, unit="step", file=sys.stderr,
+               disable=not distributed.main(),
                mininterval=float(os.environ.get("BERT_PROGRESS_SECONDS", 2)))
     model.train()
     recent: list[dict[str, float]] = []
@@ -285,7 +287,8 @@ def train(
             _evaluate(model, evaluate, step, state, s)
         history.steps, history.seconds = step, before + time.perf_counter() - began
         # Only between loss points, so that a resumed run has the same curve.
-        if checkpoints and not recent and time.perf_counter() - saved >= s.checkpoint_seconds and step < total:
+        due = checkpoints and distributed.main() and not recent
+        if due and time.perf_counter() - saved >= s.checkpoint_seconds and step < total:
             checkpoints.save(step, *state.pack(step))
             saved = time.perf_counter()
     bar.close()
@@ -303,7 +306,7 @@ def _backward(model, loss_function, data, rows, index, total, s, autocast, place
     starts = range(0, len(rows), s.batch_size)
     sums: dict[str, float] = {}
     weights, trained = 0.0, False
-    for micro, start in enumerate(starts):
+    for micro, start in distributed.share(enumerate(starts)):
         part = rows[start : start + s.batch_size]
         batch = {k: v.to(place) for k, v in data.batch(part).items()}
         _seed(s.seed, index, micro)
@@ -317,6 +320,7 @@ def _backward(model, loss_function, data, rows, index, total, s, autocast, place
         if loss.value.requires_grad:
             (loss.value if len(starts) == 1 else loss.value * weight).backward()
             trained = True
+    trained, weights, sums = distributed.gather(model, trained, weights, sums)
     if trained and len(starts) > 1 and weights > 0:
         for p in model.parameters():
             if p.grad is not None:
