@@ -37,7 +37,10 @@ rule all:
 
 
 rule run:
-    """One run: the method's notebook, executed by papermill. The notebook writes the record last."""
+    """One run: the method's notebook, executed by papermill. The notebook writes the record last.
+
+    Passive waiting: threads that spin at OpenMP's barriers gain nothing here and take the machine from everyone else.
+    """
     input:
         teacher,
     output:
@@ -52,7 +55,7 @@ rule run:
         mem_mb=8000,
         runtime=600,
     shell:
-        "mkdir -p $(dirname {params.executed}) && OMP_NUM_THREADS={threads} BERT_PROGRESS_SECONDS=20 "
+        "mkdir -p $(dirname {params.executed}) && OMP_NUM_THREADS={threads} OMP_WAIT_POLICY=passive BERT_PROGRESS_SECONDS=20 "
         "papermill notebooks/{wildcards.method}.ipynb {params.executed} {params.settings} --log-output "
         "-r task {params.task:q} -r backbone {config[given_backbone]:q} -p seed {wildcards.seed} {config[extra]} "
         "&& test -s {output:q}"
