@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 from torch import nn
 
-from lib import artefacts, batches, data, evaluation, models, results, text, training
+from lib import artefacts, batches, data, distributed, evaluation, models, results, text, training
 from lib.backbones import label
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
@@ -140,7 +140,7 @@ class Run:
 
     def metrics(self, model: nn.Module, part: str, precision: str = "fp32") -> dict[str, float]:
         """Metrics as fractions on one part of the data."""
-        return evaluation.metrics(self.task, evaluation.predict(model, self.sets[part], precision=precision),
+        return evaluation.metrics(self.task, distributed.predict(model, self.sets[part], precision=precision),
                                   self.sets[part].labels)
 
     def backbone(self) -> nn.Module:
@@ -225,7 +225,15 @@ class Run:
         return self.as_teacher().tuned(bert.compress).p.lr
 
     def finish(self, student: nn.Module, history: History) -> results.Record:
-        """Score once on the scored split, leave the student, write the record last. Prints where both lie."""
+        """Score once on the scored split, leave the student, write the record last. Prints where both lie.
+
+        Of several processes (`lib.distributed`) the main one does it.
+        """
+        if (n := distributed.processes()) > 1:
+            self.notes.append(f"trained by {n} processes: torchrun --nproc-per-node and lib.run in papermill's place")
+        return distributed.from_main(lambda: self._finish(student, history))
+
+    def _finish(self, student: nn.Module, history: History) -> results.Record:
         scored = self.sets["scored"]
         logits = evaluation.predict(student, scored)
         if not np.isfinite(logits).all():
@@ -329,6 +337,16 @@ class Run:
         return " ".join(words)
 
 
+def _other_rows(path: Path, rows: data.TaskData) -> str:
+    """Words for the case that the record in the way is of another file of the same name."""
+    try:
+        if results.read(path).data.sha256 == rows.hashes:
+            return ""
+    except InputError:
+        return " (it cannot be read)"
+    return ". It was made from other rows: give another `profile` or rename your file to keep both"
+
+
 def _yaml(path: Path) -> dict:
     return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
 
@@ -403,5 +421,5 @@ def start(method: str, p: Parameters) -> Run:
     print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, "
           f"{sets['train'].lengths.mean():.0f} tokens a row")
     if path.exists():
-        print(f"a record exists at {_show(path)}; it is replaced when this run is whole")
+        print(f"a record exists at {_show(path)}; it is replaced when this run is whole{_other_rows(path, rows)}")
     return run

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -230,7 +231,14 @@ def test_a_second_run_says_that_it_replaces(places, films, backbone, capsys):
     finish(tiny.run("truncated", truncated.Config, films, backbone))
     capsys.readouterr()
     tiny.run("truncated", truncated.Config, films, backbone)
-    assert "a record exists" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a record exists" in said
+    assert "other rows" not in said
+    other = places / "elsewhere" / Path(films).name
+    other.parent.mkdir()
+    other.write_text(Path(films).read_text().replace("good", "great"))
+    tiny.run("truncated", truncated.Config, str(other), backbone)
+    assert "made from other rows: give another `profile` or rename" in capsys.readouterr().out
 
 
 def test_same_parameters_same_record(places, films, backbone, monkeypatch):
