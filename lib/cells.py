@@ -1,14 +1,15 @@
-"""The comparison as HTML: one matrix of method by task, one detailed table a task, for one profile and backbone."""
+"""Cells of the comparison as HTML, and one detailed table a task, for one profile and backbone."""
 
 from __future__ import annotations
 
 from markupsafe import Markup
 
-from lib.comparison import Cell, Overall, cell, labels_of, overall, task_title, tasks_of
+from lib.comparison import Cell, cell, labels_of, task_title
+from lib.paths import results_dir
 from lib.reported import Reported, metric_title
-from lib.results import Record, is_stale
+from lib.results import Record, is_stale, path_of
 from lib.stats import Spread
-from lib.systems import BY_NAME, title_of
+from lib.systems import title_of
 from lib.tables import NOT_RUN, flag, lines, small, table
 from lib.tasks import TASKS
 
@@ -28,6 +29,37 @@ def seeds(s: Spread) -> str:
 def anchor(record: Record) -> str:
     """Id of a run on the provenance page."""
     return f"run-{record.profile}-{record.backbone}-{record.task}-{record.label}-{record.seed}"
+
+
+def record_page(record: Record) -> str:
+    """Where the book keeps a copy of the record, from the book's root."""
+    return f"records/{path_of(record).relative_to(results_dir() / 'runs').as_posix()}"
+
+
+def command(text: str) -> Markup:
+    """A command line that `study.js` puts a button to copy beside."""
+    return Markup('<code class="bc-command">{}</code>').format(text)
+
+
+def runs_of(c: Cell) -> Markup:
+    """The runs behind a cell, folded up: score, record, and the command that makes it again."""
+    items = Markup("").join(
+        Markup('<li>seed {}: <a href="{}">record</a>, <a href="provenance.html#{}">provenance</a> {}</li>').format(
+            r.seed, record_page(r), anchor(r), command(r.command)) for r in c.runs)
+    count = "1 run" if len(c.runs) == 1 else f"{len(c.runs)} runs"
+    name = Markup('{}<span class="bc-hidden">, {} on {}</span>').format(count, title_of(c.label), task_title(c.task))
+    return Markup('<details class="bc-runs"><summary>{}</summary><ul>{}</ul></details>').format(name, items)
+
+
+EXCLUDED = {"above": "\u25b2 above reported", "below": "\u25bc below reported"}
+
+
+def excluded(c: Cell) -> Markup | str:
+    """A mark where the interval of ours excludes the printed number: sign, words and colour. Else nothing."""
+    if not c.excluded:
+        return ""
+    title = f"the 95% interval of ours excludes the reported {c.against.what}"
+    return Markup('<span class="bc-{}" title="{}">{}</span>').format(c.excluded, title, EXCLUDED[c.excluded])
 
 
 def runs_link(c: Cell, linked: bool = True) -> Markup:
@@ -61,7 +93,7 @@ def verdict(c: Cell) -> Markup | str:
     if not c.runs:
         return NOT_RUN
     if c.comparable:
-        return f"difference {c.ours.mean - c.reported.number:+.1f}"
+        return lines(f"difference {c.ours.mean - c.reported.number:+.1f}", excluded(c))
     if not c.is_student:
         return small(c.why_not)
     if c.withheld:
@@ -69,6 +101,7 @@ def verdict(c: Cell) -> Markup | str:
     return lines(
         pair("retention", c.reported_retention, number(c.retention)),
         pair("above majority", c.reported_above, number(c.above)),
+        excluded(c),
         small(c.why_not),
     )
 
@@ -76,49 +109,6 @@ def verdict(c: Cell) -> Markup | str:
 def majority_of(records: list[Record], task: str) -> str:
     values = sorted({round(r.majority, 1) for r in records if r.task == task})
     return " to ".join(f"{v:.1f}" for v in values[:: max(1, len(values) - 1)])
-
-
-def overall_cell(o: Overall | None) -> Markup | str:
-    if o is None:
-        return "not available"
-    tasks = ", ".join(task_title(t) for t in o.tasks)
-    out = ", ".join(task_title(t) for t in o.left_out)
-    return lines(
-        pair("retention", o.reported, f"{o.ours:.1f}"),
-        pair("above majority", o.reported_above, f"{o.above:.1f}"),
-        small(f"over {tasks}" + (f"; withheld: {out}" if out else "")),
-    )
-
-
-def matrix(rows: list[Reported], records: list[Record], caption: str) -> Markup:
-    """Method by task: reported | ours, and below it the difference or the two retentions.
-
-    The plain methods only: variants stand in the tables by task.
-    """
-    tasks = tasks_of(records)
-    head = ["Method", *(lines(task_title(t), related(t)) for t in tasks), "Retention over tasks: reported | ours"]
-    body = []
-    for label in BY_NAME:
-        cells = [cell(rows, records, label, t) for t in tasks]
-        body.append([title_of(label), *(_short(c) for c in cells), _overall_of(label, cells)])
-    body.append(["Majority class", *(f"{majority_of(records, t)} (ours)" for t in tasks), "0 above majority"])
-    return table(caption, head, body)
-
-
-def _overall_of(label: str, cells: list[Cell]) -> Markup | str:
-    if label == "bert":
-        return "100 (the teacher)"
-    return overall_cell(overall(cells)) if any(c.runs for c in cells) else NOT_RUN
-
-
-def _short(c: Cell) -> Markup:
-    left: Markup | str = "not printed" if c.reported is None else c.reported.value
-    if c.reported and (c.reported.metric != c.metric or c.reported.split != "dev"):
-        # Another score than ours: it must not pass for the same one.
-        left = Markup("{} {}").format(left, small(f"({metric_title(c.reported.metric)}, {c.reported.split})"))
-    if not c.runs:
-        return Markup("{} | {}").format(left, NOT_RUN)
-    return lines(Markup("{} | {}").format(left, runs_link(c)), verdict(c))
 
 
 def related(task: str) -> Markup | str:
@@ -144,11 +134,11 @@ def task_table(rows: list[Reported], records: list[Record], task: str, caption: 
             body.append([title_of(label), printed(c.reported, c), NOT_RUN, *[NOT_RUN] * 4])
             continue
         best = number(c.best) if c.best else "not kept"
-        ours = lines(runs_link(c), small(c.runs[0].headline))
+        ours = lines(runs_link(c), small(c.runs[0].headline), runs_of(c))
         body.append([title_of(label), printed(c.reported, c), ours, seeds(c.ours), verdict(c), best, loyalty(c)])
     guess = f"{majority_of(records, task)}"
     body.append(["Majority class", "not printed", guess, "needs no seed", "0 above majority", "no checkpoint", "none"])
-    return table(caption, head, body)
+    return table(caption, head, body, sortable=True, pinned=1)
 
 
 def loyalty(c: Cell) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from lib import reported as printed_numbers
 from lib.reported import Reported
@@ -104,6 +105,19 @@ def find(rows: list[Reported], printed: Printed, task: str, metric: str) -> Repo
 
 
 @dataclass(frozen=True)
+class Against:
+    """A printed number and what of ours stands against it: `what` is "score" or "retention"."""
+
+    what: str
+    reported: float
+    ours: Spread
+
+    @property
+    def difference(self) -> float:
+        return self.ours.mean - self.reported
+
+
+@dataclass(frozen=True)
 class Cell:
     """One method on one task in one group."""
 
@@ -164,10 +178,51 @@ class Cell:
         return 100 * (s.number - self.teacher.majority) / gap if gap > 0 else None
 
     @property
+    def against(self) -> Against | None:
+        """What may be set against the printed number: the score where it is comparable, else the retention."""
+        if self.comparable and self.reported and self.ours:
+            return Against("score", self.reported.number, self.ours)
+        if self.is_student and self.reported_retention is not None and self.retention:
+            return Against("retention", self.reported_retention, self.retention)
+        return None
+
+    @property
+    def excluded(self) -> str:
+        """"above" or "below" where the 95% interval of ours excludes the printed number; else empty.
+
+        Empty, too, where seeds share a teacher: the interval is too narrow to say it.
+        """
+        a = self.against
+        if a is None or a.ours.half is None or self.shared_teacher:
+            return ""
+        return "above" if a.ours.low > a.reported else "below" if a.ours.high < a.reported else ""
+
+    @property
     def shared_teacher(self) -> bool:
         """Whether several seeds share one teacher, which makes the interval too narrow."""
         keys = [r.teacher.artefact or r.teacher.source for r in self.runs if r.teacher]
         return len(set(keys)) < len(keys)
+
+
+SAME_TOKENS = 0.02  # budgets end at whole batches; a difference of up to 2% counts as equal
+
+
+def token_budget(records: list[Record], task: str) -> float | None:
+    """Tokens that a student is trained on in this group and task: truncated fine-tuning's, else the median of all."""
+    students = [r for r in records if r.task == task and r.method != "bert"]
+    base = [r.tokens for r in students if r.label == "truncated"] or [r.tokens for r in students]
+    return median(base) if base else None
+
+
+def same_tokens(c: Cell, budget: float | None) -> bool:
+    """Whether every run of the cell was trained on that many tokens of the task, give or take `SAME_TOKENS`."""
+    return bool(c.runs and budget) and all(abs(r.tokens / budget - 1) <= SAME_TOKENS for r in c.runs)
+
+
+def paired(c: Cell, base: Cell) -> Spread | None:
+    """Scores of `c` minus those of `base`, seed by seed, over the seeds that both have; None where there is none."""
+    scores = {r.seed: r.score for r in base.runs}
+    return spread(r.score - scores[r.seed] for r in c.runs if r.seed in scores)
 
 
 def same_score(runs: Iterable[Record], r: Reported) -> bool:

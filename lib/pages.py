@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from lib.cells import anchor, matrix, related, task_table
+from lib.cells import anchor, command, record_page, related, task_table
 from lib.comparison import LOCAL, cell, groups, task_title, tasks_of
 from lib.figures import retention_alt, retention_plot, svg
+from lib.matrix import matrix
 from lib.paths import results_dir
 from lib.reported import Reported, load
 from lib.results import Record, is_stale, load_all, path_of
 from lib.systems import BY_NAME, order_of, title_of
-from lib.tables import code, details, flag, lines, small, table
+from lib.tables import Keyed, code, controls, details, flag, lines, small, table
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def comparison(study: Study, local: bool) -> Markup:
         contents += Markup('<li><a href="#{}">{}</a>: {}</li>').format(here, name, links)
         title = name[0].upper() + name[1:]
         out += Markup('<h3 id="{}">{}</h3><p>Scale: {}.</p>').format(here, title, "; ".join(scales))
-        out += matrix(study.reported, runs, f"Method by task, {name}: reported | ours")
+        out += matrix(study.reported, runs, f"Method by task, {name}: reported | ours", f"table-{here}")
         for task in tasks_of(runs):
             one = [r for r in runs if r.task == task]
             rows = ", ".join(sorted({f"{r.rows} rows of {r.split}" for r in one}))
@@ -150,8 +151,22 @@ def provenance(study: Study) -> Markup:
     head = [
         "Run", "Score", "Record", "Data (sha256 of the rows)", "Machine", "Wall s, tokens", "Code", "Command",
     ]  # fmt: skip
-    body = [_run(r) for r in study.records]
-    return table("Every run", head, body, [anchor(r) for r in study.records])
+    runs = study.records
+    data = [{"method": r.method, "task": r.task, "profile": r.profile, "state": "stale" if is_stale(r) else "present"}
+            for r in runs]  # fmt: skip
+    fields = controls(
+        "table-runs",
+        filters={
+            "method": ("Method", {m: title_of(m) for m in sorted({r.method for r in runs}, key=order_of)}),
+            "task": ("Task", {t: task_title(t) for t in tasks_of(runs)}),
+            "profile": ("Profile", {p: p for p in sorted({r.profile for r in runs})}),
+            "state": ("Code", {"present": "the present", "stale": "other (stale)"}),
+        },
+        search="Search",
+    )
+    body = [_run(r) for r in runs]
+    return fields + table("Every run", head, body, [anchor(r) for r in runs], sortable=True, name="table-runs",
+                          data=data)  # fmt: skip
 
 
 def _run(r: Record) -> list:
@@ -159,38 +174,49 @@ def _run(r: Record) -> list:
     versions = ", ".join(f"{k} {v}" for k, v in sorted(r.environment.versions.items()))
     e = r.environment
     commit = (e.git_commit or "unknown")[:12] + (" with uncommitted changes" if e.git_dirty else "")
-    artefacts = lines(*(f"{a.kind} {a.key}" for a in r.artefacts))
+    artefacts = lines(*(f"{a.kind} {a.key}, {a.seconds:.0f} s" for a in r.artefacts))
+    file = code(f"results/{path_of(r).relative_to(results_dir())}")
     return [
         lines(f"{r.label}, {task_title(r.task)}, seed {r.seed}", small(f"{r.profile}, {r.backbone}"),
               flag("stale", "made by other lib code than the present one") if is_stale(r) else ""),
         lines(f"{r.score:.2f}", small(f"{r.headline}, {r.split}, {r.rows} rows"), small(r.scale)),
-        lines(code(f"results/{path_of(r).relative_to(results_dir())}"), small(r.created)),
+        lines(Markup('<a href="{}">{}</a>').format(record_page(r), file), small(r.created)),
         data,
         lines(e.processor, small(f"{e.threads} threads, {e.precision}, {e.platform}"), details("versions", versions)),
         lines(f"{r.wall_seconds:.0f}", small(f"{r.tokens:,} tokens, {r.tokens_per_second:,.0f}/s")),
         lines(code(commit), small(f"code {r.code_hash}, config {r.config_hash}"), small(artefacts)),
-        code(r.command),
+        command(r.command),
     ]  # fmt: skip
 
 
 def sources(study: Study) -> Markup:
-    """Every reported number by its source, the unverified ones first and marked."""
-    unverified = [r for r in study.reported if not r.verified]
+    """Every reported number with its source, the unverified ones marked; first how many come from where."""
     head = ["Paper", "Source read", "Numbers", "Unverified"]
     counted: dict[tuple[str, str], list[Reported]] = {}
     for r in study.reported:
         counted.setdefault((f"{r.paper} (arXiv {r.arxiv_id})", r.source), []).append(r)
     body = [[p, s, str(len(v)), str(sum(not r.verified for r in v))] for (p, s), v in counted.items()]
-    out = table("Reported numbers by source", head, body)
+    out = table("Reported numbers by source", head, body, sortable=True)
     columns = ["Paper", "System", "Task, split", "Metric", "Value", "Where", "Source"]
-    if unverified:
-        doubtful = table("Unverified numbers", columns, list(map(_row, unverified)))
-        out += details(f"The {len(unverified)} unverified numbers", doubtful)
-    everything = table("All reported numbers", columns, list(map(_row, study.reported)))
-    return out + details(f"All {len(study.reported)} reported numbers", everything)
+    unverified = sum(not r.verified for r in study.reported)
+    fields = controls(
+        "table-reported",
+        filters={
+            "paper": ("Paper", {p: p for p in dict.fromkeys(r.paper for r in study.reported)}),
+            "verified": ("Source", {"yes": "read in a stored text", "no": "unverified"}),
+        },
+        search="Search",
+    )
+    everything = table(
+        f"All {len(study.reported)} reported numbers, {unverified} of them unverified", columns,
+        list(map(_row, study.reported)), sortable=True, name="table-reported",
+        data=[{"paper": r.paper, "verified": "yes" if r.verified else "no"} for r in study.reported],
+    )  # fmt: skip
+    return out + fields + everything
 
 
 def _row(r: Reported) -> list:
     source = r.source if r.verified else lines(flag("unverified"), r.source)
     where = lines(r.where, small(r.hardware) if r.hardware else "")
-    return [r.paper, r.system, f"{r.task}, {r.split}", r.metric, f"{r.value} {r.unit}", where, source]
+    value = Keyed(f"{r.value} {r.unit}", r.number)
+    return [r.paper, r.system, f"{r.task}, {r.split}", r.metric, value, where, source]

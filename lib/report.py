@@ -17,11 +17,12 @@ from markupsafe import Markup
 
 from lib import pages, results, theseus_page
 from lib.beside import beside, module_impact, ours_table, variants_beside
+from lib.cells import record_page
 from lib.errors import InputError
 from lib.pages import Study, load_study
 from lib.paths import ROOT, results_dir, write_atomic
 from lib.reported import reported_table
-from lib.results import Record
+from lib.results import Record, path_of
 
 __all__ = ["beside", "module_impact", "ours_table", "reported_table", "variants_beside"]
 
@@ -86,6 +87,12 @@ def write(study: Study) -> list[Path]:
     readme = pages.picture(Study(tuple(study.committed), (), study.reported), ink="#000000", background="white")
     if readme.startswith("<svg"):
         out[results_dir() / "comparison.svg"] = (readme + "\n").encode()
+    copies = generated / "extra"  # what Sphinx lays beside the pages as it is
+    out |= {copies / record_page(r): path_of(r).read_bytes() for r in study.records}
+    out[copies / "records" / "README.txt"] = b"Copies of results/runs, for the links of the book.\n"
+    for old in copies.rglob("*.json"):
+        if old not in out:
+            old.unlink()  # of a record that is gone
     for path, data in out.items():
         if not path.exists() or path.read_bytes() != data:  # an unchanged page is not built again
             write_atomic(path, data)
