@@ -14,8 +14,10 @@ JOBS = config["jobs"]  # [task, method, seed]
 
 
 def settings(wildcards):
-    own = f"notebooks/profiles/{PROFILE}-{wildcards.method}.yaml"
-    return " ".join(f"-f {f}" for f in FILES + ([own] if os.path.exists(own) else []))
+    """The profile's files: its own, the method's, the declared task's; the later wins."""
+    names = [wildcards.method] + [wildcards.task] * (TASKS[wildcards.task] == wildcards.task)
+    own = [f"notebooks/profiles/{PROFILE}-{name}.yaml" for name in names]
+    return " ".join(f"-f {f}" for f in FILES + [f for f in own if os.path.exists(f)])
 
 
 def teacher(wildcards):

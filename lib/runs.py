@@ -28,7 +28,7 @@ from lib.errors import InputError
 from lib.parameters import Parameters
 from lib.paths import ROOT, as_path, build_dir, check_space, component, results_dir
 from lib.provenance import code_hash, digest, environment
-from lib.tasks import own_label
+from lib.tasks import TASKS, own_label
 from lib.training import History, Settings
 
 PAPERS = {
@@ -349,10 +349,12 @@ class Run:
         profile = ROOT / "notebooks" / "profiles" / f"{p.profile}.yaml"
         if profile.exists():
             words += ["-f", f"notebooks/profiles/{p.profile}.yaml"]
-        own = profile.with_name(f"{p.profile}-{self.method}.yaml")
-        if own.exists():
-            words += ["-f", f"notebooks/profiles/{own.name}"]
-        files = {k: v for k, v in {**_yaml(profile), **_yaml(own)}.items() if k in type(p).model_fields}
+        names = [self.method] + ([p.task] if p.task in TASKS else [])
+        own = [f for n in names if (f := profile.with_name(f"{p.profile}-{n}.yaml")).exists()]
+        for f in own:
+            words += ["-f", f"notebooks/profiles/{f.name}"]
+        given = {k: v for f in (profile, *own) for k, v in _yaml(f).items()}
+        files = {k: v for k, v in given.items() if k in type(p).model_fields}
         without = type(p).model_validate(files).model_dump()  # what the files and the defaults alone would give
         # Not said: where the student goes, a rate that the grid chooses, the study whose run has a variant's name
         silent = {"output", "study"} | ({"lr"} if p.lr_grid else set())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -41,6 +42,32 @@ def test_the_spine_is_reported_on_glue_with_three_seeds():
     own = yaml.safe_load((ROOT / "notebooks" / "profiles" / "grid.yaml").read_text())["glue"]
     assert {"mrpc", "rte", "cola", "stsb"} <= set(own["tasks"])
     assert len(own["seeds"]) >= 3
+
+
+def test_a_declared_task_brings_its_profile_file_and_a_users_file_of_that_name_does_not(places):
+    own = places / "squad1.csv"
+    own.write_text("text,label\ngood,a\nbad,b\n")
+    said = []
+    for task in ("squad1", str(own)):
+        done = subprocess.run([sys.executable, "-m", "lib.grid", "--profile", "glue", "--tasks", task, "--methods",
+                               "bert", "--seeds", "0", "--dry-run"], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        file = json.loads((places / "build" / "grid-glue.json").read_text())
+        said.append(_settings(file, next(iter(file["tasks"])), "bert"))
+    assert said == ["-f notebooks/profiles/glue.yaml -f notebooks/profiles/glue-squad1.yaml",
+                    "-f notebooks/profiles/glue.yaml"]
+
+
+def _settings(configuration, task, method):
+    """What the Snakefile's own function `settings` answers."""
+    text = (ROOT / "Snakefile").read_text()
+    body = text[text.index("def settings") : text.index("def teacher")]
+    names = {"os": os, "PROFILE": configuration["profile"], "TASKS": configuration["tasks"],
+             "FILES": [f"notebooks/profiles/{configuration['profile']}.yaml"]}
+    exec(body, names)
+    wildcards = type("W", (), {"task": task, "method": method})
+    with contextlib.chdir(ROOT):
+        return names["settings"](wildcards)
 
 
 @pytest.mark.parametrize(("words", "message"), [

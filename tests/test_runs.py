@@ -320,12 +320,13 @@ def told(command: str) -> dict:
     ("theseus", theseus_studies.Config, {"profile": "glue", "task": "rte", "seed": 2}),
     ("theseus", theseus_studies.Config, {"profile": "glue", "epochs": 1, "max_tokens": 0, "score_curve": False}),
     ("truncated", truncated.Config, {"profile": "demo", "batch_size": 8}),
+    ("theseus", theseus_studies.Config, {"profile": "glue", "task": "squad1", "stride": 40}),
     ("bert", bert.Config, {"profile": "no-such-profile", "lr": 5e-5}),
 ])
 def test_command_makes_the_same_parameters_again(method, cls, changes):
     profile = ROOT / "notebooks" / "profiles" / f"{changes.get('profile', 'custom')}.yaml"
-    own = profile.with_name(f"{profile.stem}-{method}.yaml")
-    files = {k: v for f in (profile, own) if f.exists() for k, v in yaml.safe_load(f.read_text()).items()}
+    own = [profile.with_name(f"{profile.stem}-{name}.yaml") for name in (method, changes.get("task", "movies").replace("/", ""))]
+    files = {k: v for f in (profile, *own) if f.exists() for k, v in yaml.safe_load(f.read_text()).items()}
     p = validate(cls, {**files, **changes})
     run = runs.Run(method, p, None, None, {})
     again = validate(cls, told(run.command()))
