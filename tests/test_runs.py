@@ -325,7 +325,8 @@ def told(command: str) -> dict:
 ])
 def test_command_makes_the_same_parameters_again(method, cls, changes):
     profile = ROOT / "notebooks" / "profiles" / f"{changes.get('profile', 'custom')}.yaml"
-    own = [profile.with_name(f"{profile.stem}-{name}.yaml") for name in (method, changes.get("task", "movies").replace("/", ""))]
+    task = changes.get("task", "movies").replace("/", "")
+    own = [profile.with_name(f"{profile.stem}-{name}.yaml") for name in (method, task)]
     files = {k: v for f in (profile, *own) if f.exists() for k, v in yaml.safe_load(f.read_text()).items()}
     p = validate(cls, {**files, **changes})
     run = runs.Run(method, p, None, None, {})
