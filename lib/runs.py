@@ -22,7 +22,7 @@ import yaml
 from torch import nn
 
 from lib import artefacts, batches, data, distributed, evaluation, models, results, spans, squad, text, training
-from lib.backbones import label
+from lib.backbones import NOTES, label
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
 from lib.parameters import Parameters
@@ -340,7 +340,8 @@ class Run:
         if self.p.backbone == "bert-base" and self.p.profile == "paper":
             return "paper"
         cap = f", at most {self.p.max_tokens:,} tokens" if self.p.max_tokens else ""
-        return f"scaled down: backbone {label(self.p.backbone)}{cap}"
+        note = f" ({NOTES[self.p.backbone]})" if self.p.backbone in NOTES else ""
+        return f"scaled down: backbone {label(self.p.backbone)}{note}{cap}"
 
     def command(self) -> str:
         """The command that makes this record again: profile file, then what differs from the defaults."""
