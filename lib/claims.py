@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lib import reported
-from lib.claim_language import RUNS, Expression, Test, expression, test
+from lib.claim_language import RUNS, TABLES, Expression, Test, expression, test
 from lib.errors import InputError, one_of
 from lib.parameters import describe
 from lib.paths import ROOT, component, results_dir
@@ -183,10 +183,13 @@ def _claim(file: Path, c: Declared, group: Group, rows: list[Reported]) -> Claim
         elif call.name in RUNS:
             one_of(f"{what}: method", call.arguments[0].partition("-")[0], BY_NAME)
             component(f"{what}: run", call.arguments[0])
-    claim = Claim(c, Group(profile=c.profile or group.profile, backbone=c.backbone or group.backbone), tests, found, own)
+    runs_of = Group(profile=c.profile or group.profile, backbone=c.backbone or group.backbone)
+    claim = Claim(c, runs_of, tests, found, own)
     if own and any(call.name != "printed" for call in own.calls):
         raise InputError(f"{what}: reported may hold printed(...) only")
     if claim.kind == "runs":
+        if any(call.name in TABLES for t in tests for call in t.calls):
+            raise InputError(f"{what}: runs and tables of sizes cannot stand in one test")
         if len(tests) != 1:
             raise InputError(f"{what}: a claim that runs answer has one test, its primary endpoint; {len(tests)} given")
         if not c.tasks or len(set(c.tasks)) < len(c.tasks):

@@ -1,0 +1,306 @@
+"""Verdicts from made-up runs with known effects; the records lie in a temporary folder."""
+
+import claim_records
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import claims, effects, reported, results, verdicts
+from lib.errors import InputError
+
+HEAD = "schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n"
+ROWS = reported.load()
+
+
+def declare(folder, *parts):
+    """Claims from (id, test, tasks and more)."""
+    text = HEAD
+    for name, test, *more in parts:
+        text += f"- id: {name}\n  paper: theseus\n  claim: Something is so and so.\n  where: Table 2\n"
+        text += f"  testable: scaled\n  test: {test}\n" + "".join(f"  {m}\n" for m in more or ["tasks: [rte]"])
+    file = folder / "claims.yaml"
+    file.write_text(text, encoding="utf-8")
+    return claims.load(file, ROWS)
+
+
+def judge(folder, *parts, draws=200):
+    records, skipped = results.load_all()
+    assert not skipped
+    return verdicts.judge(declare(folder, *parts), records, draws)
+
+
+def runs(label, task, quality, seeds=(0, 1, 2), **changes):
+    for s in seeds:
+        claim_records.put(label, task, s, quality, **changes)
+
+
+BETTER = ("better", "score(theseus) - score(truncated) > 0")
+NO_LOSS = ("no-loss", "score(theseus) - score(truncated) > -margin", "margin: 1", "tasks: [rte]")
+
+
+def test_a_clear_effect_holds_and_its_opposite_does_not(places):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    holds, fails = judge(places, BETTER, ("worse", "score(theseus) - score(truncated) < 0"))
+    assert (holds.verdict, fails.verdict) == (verdicts.HOLDS, verdicts.NOT)
+    assert holds.value == pytest.approx(20, abs=1)
+    low, high = holds.interval
+    assert 0 < low < holds.value < high
+    assert len(holds.records) == 6
+    assert holds.effect.seeds == {"rte": 3}
+    assert holds.effect.rows == {"rte": 400}
+    assert holds.scale == "scaled down: minilm-l6, 6 layers to 3"
+    assert holds.reason == ""
+
+
+def test_no_effect_is_undecided_and_says_what_it_would_take(places):
+    runs("theseus", "rte", 0.805)
+    runs("truncated", "rte", 0.80)
+    (v,) = judge(places, BETTER)
+    low, high = v.interval
+    assert low < 0 < high
+    assert v.verdict == verdicts.UNDECIDED
+    assert "it would take" in v.reason
+    assert v.needed == effects.needed(v.effect, 0.0, v.level)
+
+
+def test_no_loss_holds_within_its_margin_and_fails_beyond(places):
+    frames = [claim_records.predictions("rte", 0.8, s) for s in range(3)]
+    for s in range(3):  # the very same answers: nothing lost
+        claim_records.put("theseus", "rte", s, 0, frame=frames[s])
+        claim_records.put("truncated", "rte", s, 0, frame=frames[s])
+    runs("kd", "rte", 0.6)
+    same, lost = judge(places, NO_LOSS, ("lost", "score(kd) - score(truncated) > -margin", "margin: 1", "tasks: [rte]"))
+    assert (same.verdict, same.value, same.interval) == (verdicts.HOLDS, 0.0, (0.0, 0.0))
+    assert lost.verdict == verdicts.NOT
+    assert lost.bound == -1
+
+
+def test_one_seed_decides_nothing(places):
+    runs("theseus", "rte", 0.95, seeds=[0])
+    runs("truncated", "rte", 0.6, seeds=[0])
+    (v,) = judge(places, BETTER)
+    assert v.verdict == verdicts.UNDECIDED
+    assert v.interval is None
+    assert v.value > 30
+    assert "one seed on rte" in v.reason
+    assert verdicts.table([v])["low"].isna().all()
+
+
+def test_only_seeds_with_a_partner_count(places):
+    runs("theseus", "rte", 0.9, seeds=[0, 1, 2, 5])
+    runs("truncated", "rte", 0.7, seeds=[1, 2, 7])
+    (v,) = judge(places, BETTER)
+    assert {(r.label, r.seed) for r in v.records} == {(x, s) for x in ("theseus", "truncated") for s in (1, 2)}
+    (w,) = judge(places, ("other", "score(theseus) - score(kd) > 0"))
+    assert w.verdict == verdicts.UNTESTED
+
+
+def test_a_missing_task_leaves_part_of_a_claim_and_states_the_cost(places):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    runs("theseus", "mrpc", 0.9)
+    (v,) = judge(places, (*BETTER, "tasks: [rte, mrpc]"))
+    assert v.verdict == verdicts.PART
+    assert "not run on mrpc: truncated (3 runs of 3 seeds, about 0.0 hours at the median of 9 runs" in v.reason
+    assert set(v.by_task) == {"rte"}
+
+
+def test_a_task_that_goes_the_other_way_leaves_part_of_a_claim(places):
+    for task, ours, theirs in (("rte", 0.95, 0.55), ("mrpc", 0.75, 0.9)):
+        runs("theseus", task, ours)
+        runs("truncated", task, theirs)
+    (v,) = judge(places, (*BETTER, "tasks: [rte, mrpc]"))
+    assert v.verdict == verdicts.PART
+    assert "other way on mrpc" in v.reason
+    assert v.value == pytest.approx(np.mean([x for x, _, _ in v.by_task.values()]))
+
+
+def test_a_task_whose_teacher_knows_nothing_is_left_out(places):
+    for label, quality in (("theseus", 0.9), ("truncated", 0.7)):
+        runs(label, "rte", quality)
+        for s in range(3):
+            claim_records.put(label, "mrpc", s, quality, teacher=50.0 + s, majority=51.5)
+    (v,) = judge(places, (*BETTER, "tasks: [rte, mrpc]"))
+    assert set(v.by_task) == {"rte"}
+    assert v.verdict == verdicts.PART
+    assert "mrpc left out: teacher's 95% interval" in v.reason
+
+
+def teacher_and_student(task="rte", teachers=(0.9, 0.91, 0.89)):
+    for s, quality in enumerate(teachers):
+        own = claim_records.put("bert", task, s, quality)
+        claim_records.put("theseus", task, s, quality - 0.05, teacher=own.score)
+
+
+def test_retention_is_of_the_teacher_of_the_same_seed(places):
+    teacher_and_student()
+    (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
+    by_seed = {(r.label, r.seed): r.score for r in v.records}
+    assert v.value == pytest.approx(np.mean([100 * by_seed["theseus", s] / by_seed["bert", s] for s in range(3)]))
+    assert v.verdict == verdicts.HOLDS
+
+
+def test_another_teacher_is_refused(places):
+    teacher_and_student()
+    claim_records.put("theseus", "rte", 1, 0.8, teacher=70.0)
+    (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
+    assert v.verdict == verdicts.UNTESTED
+    assert "must be one model" in v.reason
+
+
+def test_a_number_of_the_record(places):
+    for s in range(3):
+        claim_records.put("theseus", "rte", s, 0.8, peak_memory_mb=1000.0 + s)
+        claim_records.put("bert", "rte", s, 0.8, peak_memory_mb=980.0 + 2 * s)
+    test = 'value(theseus, "peak_memory_mb") / value(bert, "peak_memory_mb") < 1.1'
+    (v,) = judge(places, ("memory", test))
+    assert v.verdict == verdicts.HOLDS
+    assert v.value == pytest.approx(1.02, abs=0.01)
+    claim_records.put("theseus", "rte", 0, 0.8)  # without a measurement
+    (v,) = judge(places, ("memory", test))
+    assert (v.verdict, "has no peak_memory_mb" in v.reason) == (verdicts.UNTESTED, True)
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn", "columns", "other score", "other rows", "repeated"])
+def test_predictions_that_do_not_fit_are_named_not_used(places, harm):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    path = results.record_path("glue", "minilm-l6", "rte", "theseus", "", 1).with_suffix(".parquet")
+    frame = pd.read_parquet(path)
+    if harm == "gone":
+        path.unlink()
+    elif harm == "torn":
+        path.write_bytes(path.read_bytes()[:100])
+    elif harm == "columns":
+        frame.rename(columns={"logit_1": "logit_9"}).to_parquet(path)
+    elif harm == "other score":
+        frame.assign(logit_0=9.0).to_parquet(path)
+    elif harm == "other rows":
+        frame.assign(idx=frame["idx"] + 1).to_parquet(path)
+    else:
+        frame.assign(idx=0).to_parquet(path)
+    (v,) = judge(places, BETTER)
+    assert v.verdict == verdicts.UNTESTED
+    assert "seed-1" in v.reason
+    assert "\n" not in v.reason
+
+
+def test_the_order_of_rows_does_not_matter(places):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    (before,) = judge(places, BETTER)
+    path = results.record_path("glue", "minilm-l6", "rte", "theseus", "", 1).with_suffix(".parquet")
+    pd.read_parquet(path).sample(frac=1, random_state=0).to_parquet(path, index=False)
+    (after,) = judge(places, BETTER)
+    assert verdicts.as_csv([before]) == verdicts.as_csv([after])
+
+
+def test_pairing_on_rows_narrows_the_interval(places):
+    """Two methods that fail on the same rows differ by less than their own scores vary."""
+    runs("theseus", "rte", 0.8)
+    runs("truncated", "rte", 0.78)
+    paired, alone = judge(places, BETTER, ("alone", "score(theseus) > 0"))
+    assert paired.effect.row_part < 0.5 * alone.effect.row_part
+
+
+def test_correlations_are_resampled_too(places):
+    runs("theseus", "stsb", 0.8)
+    runs("truncated", "stsb", 0.4)
+    (v,) = judge(places, (*BETTER, "tasks: [stsb]"))
+    assert v.verdict == verdicts.HOLDS
+    assert v.effect.row_part > 0
+
+
+def test_holm_counts_the_claims_of_a_paper_that_runs_answered(places):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    runs("kd", "rte", 0.895)
+    found = judge(places, BETTER, ("second", "score(theseus) - score(kd) > 0"),
+                  ("untested", "score(theseus) - score(pkd) > 0"))
+    ps = {v.claim.id: v.p for v in found if v.p is not None}
+    assert set(ps) == {"better", "second"}
+    for v in found[:2]:
+        assert (v.p_holm, v.level) == effects.holm(ps)[v.claim.id]
+    assert found[0].level == pytest.approx(0.975)
+
+
+def test_a_true_null_is_rarely_called_an_effect(places):
+    """Two methods with the same quality, over many made-up studies: 5 percent may err."""
+    wrong = 0
+    for i in range(20):
+        for label in ("theseus", "truncated"):
+            runs(label, "rte", 0.8, seeds=[10 * i, 10 * i + 1, 10 * i + 2], backbone=f"backbone{i}")
+    found = judge(places, *((f"null{i:02}", BETTER[1], "tasks: [rte]", f"backbone: backbone{i}") for i in range(20)),
+                  draws=100)
+    plain = [effects.Effect.interval(v.effect, 0.95) for v in found]
+    wrong = sum(not low <= 0 <= high for low, high in plain)
+    assert wrong <= 4  # of 20; more has a probability of 0.3 percent at a rate of 5 percent
+    assert sum(v.verdict != verdicts.UNDECIDED for v in found) == 0
+
+
+def test_printed_numbers_and_reasons_of_the_real_claims(places):
+    found = {v.claim.id: v for v in verdicts.judge(claims.load(rows=ROWS), [])}
+    text = found["tinybert-text-against-own-averages"]
+    assert text.verdict == verdicts.PART
+    assert "part 1: -1.5 > 0 is false; part 2: 2.5 > 0 is true" in text.reason
+    assert found["mobilebert-squad-gains-printed"].verdict == verdicts.HOLDS
+    assert found["distilbert-squad-text-and-table"].verdict == verdicts.NOT
+    never = found["efficientbert-squad-gains"]
+    assert never.verdict == verdicts.UNTESTED
+    assert "cost:" in never.reason
+    assert "cost not known: no run of this group yet" in found["theseus-beats-truncated"].reason
+
+
+def test_tables_of_sizes(places):
+    size = ("size", 'abs(size("TinyBERT4", "parameters") / 14500000 - 1) <= 0.05', "how: counted")
+    file = places / "results" / "sizes.csv"
+    file.parent.mkdir()
+    assert "does not exist yet" in judge(places, size)[0].reason
+    file.write_text("system,parameters\nBERT-base,109482240\nTinyBERT4,14350248\n")
+    assert judge(places, size)[0].verdict == verdicts.HOLDS
+    file.write_text("system,parameters\nTinyBERT4,24350248\n")
+    assert judge(places, size)[0].verdict == verdicts.NOT
+    for text, words in (("system,parameters\nBERT-base,1\n", "no row of system TinyBERT4"),
+                        ("system,weights\nTinyBERT4,1\n", "no column 'parameters'"),
+                        ("system,parameters\nTinyBERT4,1\nTinyBERT4,2\n", "2 rows"),
+                        ("system,parameters\nTinyBERT4,many\n", "no number")):
+        file.write_text(text)
+        v = judge(places, size)[0]
+        assert (v.verdict, words in v.reason) == (verdicts.UNTESTED, True), v.reason
+
+
+def test_stale_records_are_counted(places):
+    runs("theseus", "rte", 0.9, code_hash="f" * 16)
+    runs("truncated", "rte", 0.7)
+    (v,) = judge(places, BETTER)
+    assert "3 of 6 records are stale" in v.reason
+
+
+def test_the_command_writes_the_table(places, capsys):
+    runs("theseus", "rte", 0.9)
+    runs("truncated", "rte", 0.7)
+    assert verdicts.main() == 0
+    assert "85 claims from 6 records" in capsys.readouterr().out
+    frame = pd.read_csv(places / "results" / "verdicts.csv")
+    assert list(frame.columns) == list(verdicts.COLUMNS)
+    assert set(frame["verdict"]) <= set(verdicts.WORDS)
+    line = frame.set_index("claim").loc["theseus-beats-truncated"]
+    assert line["verdict"] == verdicts.PART
+    assert line["tasks"] == "rte"
+    assert line["low"] > 0
+    assert line["reported"] == 4.0
+    assert len(line["records"].split()) == 6
+    assert all((places / "results" / "runs" / r).exists() for r in line["records"].split())
+    first = (places / "results" / "verdicts.csv").read_bytes()
+    assert verdicts.main() == 0
+    assert (places / "results" / "verdicts.csv").read_bytes() == first
+
+
+def test_a_bad_claims_file_is_one_line(places, capsys):
+    (places / "results").mkdir()
+    (places / "results" / "claims.yaml").write_text("schema: 1\n")
+    assert verdicts.main() == 2
+    assert capsys.readouterr().err.startswith("verdicts: ")
+    with pytest.raises(InputError):
+        claims.load(rows=ROWS)
