@@ -22,7 +22,7 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid compare report backbone12 clean
+.PHONY: help setup book test test-slow lint grid dry-run compare report backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,9 @@ lint: $(STAMP) ## check the style
 
 grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2"
 	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)"
+
+dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training: PROFILE=paper TASKS="mnli squad1"
+	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"
 
 compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60
 	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"
