@@ -48,6 +48,9 @@ book: $(STAMP) ## run the demo notebooks on real data and build the book
 report: $(STAMP) ## make the tables again from the records, no training
 	$(RUN) lib.report
 
+verdicts: $(STAMP) ## answer the claims again from the records: results/verdicts.csv
+	$(RUN) lib.verdicts
+
 test: $(STAMP) ## run the tests
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile
 

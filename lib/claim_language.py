@@ -13,7 +13,8 @@ texts in quotes where a name holds a hyphen or a dot:
 * `value(run, field)`: a number of its record, one of `FIELDS`
 * `printed(name)`: the number that the claim's evidence `name` refers to in `reported.csv`; of a bound (">2") the number
 * `size(system, column)`: a cell of `results/sizes.csv`
-* `latency(system, length=...)`: a cell of `results/efficiency.csv`, in milliseconds
+* `block(column, length=...)`: a cell of `results/blocks.csv`, one BERT-base block by part
+* `latency(system, backend=..., batch=..., length=...)`: a cell of `results/efficiency.csv`, in milliseconds
 
 Text is parsed by Python's own parser and every node that is not listed here is refused; nothing of it is executed.
 """
@@ -27,12 +28,13 @@ from dataclasses import dataclass
 
 from lib.errors import InputError, one_of, shorten
 
-LIMIT = 600  # characters of an expression
+LIMIT = 900  # characters of an expression
 FIELDS = ("peak_memory_mb", "tokens", "wall_seconds", "steps", "parameters", "parameters_without_embeddings")
 RUNS = ("score", "retention", "value")
-TABLES = ("size", "latency")
-CALLS = {"score": 1, "retention": 1, "value": 2, "printed": 1, "size": 2, "latency": 1}  # arguments without a name
-NAMED = {"latency": ("length", "batch", "backend")}
+TABLES = ("size", "block", "latency")
+# Arguments without a name, and names of the others
+CALLS = {"score": 1, "retention": 1, "value": 2, "printed": 1, "size": 2, "block": 1, "latency": 1}
+NAMED = {"block": ("length",), "latency": ("length", "batch", "backend", "threads")}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

@@ -50,8 +50,13 @@ def cell(file: str, column: str, **where: object) -> float:
 
 
 def size(system: str, column: str) -> float:
-    """A count of `results/sizes.csv` (`make efficiency`)."""
+    """A count of `results/sizes.csv` (`python -m lib.efficiency_run sizes`)."""
     return cell("sizes.csv", column, system=system)
+
+
+def block(column: str, **where: object) -> float:
+    """A count of `results/blocks.csv`: one BERT-base block, its attention and feed-forward parts, by length."""
+    return cell("blocks.csv", column, **where)
 
 
 def latency(system: str, **where: object) -> float:
