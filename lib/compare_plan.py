@@ -20,6 +20,7 @@ from lib.parameters import Parameters, validate
 from lib.paths import ROOT, write_atomic
 from lib.provenance import digest
 from lib.systems import title_of
+from lib.tasks import TASKS
 
 PROFILE = "compare"
 SHARE = 0.85  # of MINUTES that the estimate may fill: steps vary, and other programs run
@@ -115,6 +116,8 @@ def parameters(request: Request, method: str, **changes) -> Parameters:
 
 def check(request: Request) -> runs.Run:
     """Load rows, tokenizer and teacher, and check what can be checked before training; the run of the teacher."""
+    if (task := TASKS.get(request.values["task"])) and task.span:
+        raise InputError(f"task {task.name}: answers with spans, which this comparison does not score; use the grid")
     for method in request.needed:
         p = parameters(request, method)
     if p.seed == p.tuning_seed:

@@ -309,6 +309,11 @@ def test_answers_of_the_teacher_are_charged_for_the_rows_left_out(meter, places)
     assert m.each == pytest.approx(2.0 * 3)
 
 
+def test_span_tasks_are_refused_before_anything_is_read(places, backbone):
+    with pytest.raises(InputError, match="task squad1: answers with spans"):
+        compare_plan.check(compare_plan.arguments(ask("squad1", backbone=backbone)))
+
+
 def test_measuring_leaves_everything_as_it_was(places, films, backbone, monkeypatch):
     monkeypatch.setattr(cost, "SECONDS", 0.05)
     request = compare_plan.arguments(ask(films, backbone=backbone))
