@@ -22,7 +22,7 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid dry-run compare report backbone12 clean
+.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lib import reported
+from lib.backbones import BACKBONES
 from lib.claim_language import RUNS, TABLES, Expression, Test, expression, test
 from lib.errors import InputError, one_of
 from lib.parameters import describe
@@ -184,6 +185,7 @@ def _claim(file: Path, c: Declared, group: Group, rows: list[Reported]) -> Claim
             one_of(f"{what}: method", call.arguments[0].partition("-")[0], BY_NAME)
             component(f"{what}: run", call.arguments[0])
     runs_of = Group(profile=c.profile or group.profile, backbone=c.backbone or group.backbone)
+    one_of(f"{what}: backbone", runs_of.backbone, BACKBONES)
     claim = Claim(c, runs_of, tests, found, own)
     if own and any(call.name != "printed" for call in own.calls):
         raise InputError(f"{what}: reported may hold printed(...) only")

@@ -98,8 +98,8 @@ def test_a_claim_as_it_is_written(tmp_path):
     assert c.printed("b") == pytest.approx((87.1 + 66.4) / 2)
     assert c.reported_effect == pytest.approx(81.2 - (87.1 + 66.4) / 2)
     assert (c.group.profile, c.group.backbone) == ("glue", "minilm-l6")
-    (other,) = load(tmp_path, changed(("  tasks:", "  backbone: other\n  tasks:")))
-    assert other.group.backbone == "other"
+    (other,) = load(tmp_path, changed(("  tasks:", "  backbone: e5-small-l12\n  tasks:")))
+    assert other.group.backbone == "e5-small-l12"
 
 
 def test_retention_needs_the_teachers_runs(tmp_path):
@@ -129,6 +129,7 @@ def test_retention_needs_the_teachers_runs(tmp_path):
     ('test: score(theseus) - score("theseus-constant") > 0',
      'test: [score(theseus) > 0, score(kd) > 0]', "one test, its primary endpoint"),
     ('score("theseus-constant") > 0', 'size(a, b) > 0', "cannot stand in one test"),
+    ("backbone: minilm-l6", "backbone: minilm-16", "did you mean 'minilm-l6'"),
     ("schema: 1", "schema: 2", "schema"),
     ("claims:\n", "claims: }\n", "cannot be read as YAML"),
 ])  # fmt: skip

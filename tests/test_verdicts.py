@@ -231,8 +231,8 @@ def test_a_true_null_is_rarely_called_an_effect(places):
     wrong = 0
     for i in range(20):
         for label in ("theseus", "truncated"):
-            runs(label, "rte", 0.8, seeds=[10 * i, 10 * i + 1, 10 * i + 2], backbone=f"backbone{i}")
-    found = judge(places, *((f"null{i:02}", BETTER[1], "tasks: [rte]", f"backbone: backbone{i}") for i in range(20)),
+            runs(label, "rte", 0.8, seeds=[10 * i, 10 * i + 1, 10 * i + 2], profile=f"world{i}")
+    found = judge(places, *((f"null{i:02}", BETTER[1], "tasks: [rte]", f"profile: world{i}") for i in range(20)),
                   draws=100)
     plain = [effects.Effect.interval(v.effect, 0.95) for v in found]
     wrong = sum(not low <= 0 <= high for low, high in plain)
