@@ -6,15 +6,18 @@ its `artefact.json` exists, which is written last; the folder is filled under an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lib import distributed
 from lib.errors import InputError
 from lib.paths import build_dir, component, write_atomic
 from lib.provenance import digest
@@ -40,35 +43,52 @@ def build(kind: str, configuration: dict, make: Callable[[Path], dict]) -> Artef
 
     `make` fills the folder and returns what to keep in `artefact.json` ("seconds" and "tokens" at least). It may find
     its own checkpoints in the folder's `checkpoints/` from an attempt that was killed. Others that need the same
-    artefact wait at the lock, which the system releases when its holder dies.
+    artefact wait at the lock, which the system releases when its holder dies. Where several processes share a run
+    (`lib.distributed`) all of them call `make`, since it may train; what the main one made is kept.
     """
     key = digest(configuration)
     folder = build_dir() / "artefacts" / component("kind", kind) / key
     done = folder / "artefact.json"
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(str(folder) + ".lock")
-    if not done.exists():
-        try:
-            lock.acquire(timeout=0.1)
-        except Timeout:
-            print(f"waiting for {kind} {key}, which another process is building", file=sys.stderr)
-            lock.acquire()
-        try:
-            if not done.exists():
-                _make(kind, key, folder, configuration, make)
-        finally:
-            lock.release()
+    try:
+        if distributed.from_main(lambda: _lacking(kind, key, done, lock)):
+            _make(kind, key, folder, configuration, make)
+    finally:
+        lock.release()
+    distributed.wait()
     try:
         return Artefact(kind, key, folder, json.loads(done.read_text()))
     except (OSError, ValueError) as e:
         raise InputError(f"artefact {done}: cannot be read ({e}); delete its folder and it is built again") from e
 
 
+def _lacking(kind: str, key: str, done: Path, lock: FileLock) -> bool:
+    """Whether the artefact must be made; the lock is held then."""
+    if done.exists():
+        return False
+    try:
+        lock.acquire(timeout=0.1)
+    except Timeout:
+        print(f"waiting for {kind} {key}, which another process is building", file=sys.stderr)
+        lock.acquire()
+    return not done.exists()
+
+
 def _make(kind: str, key: str, folder: Path, configuration: dict, make) -> None:
     partial = folder.with_name(folder.name + ".partial")
     partial.mkdir(parents=True, exist_ok=True)
-    print(f"building {kind} {key}", file=sys.stderr)
-    meta = make(partial)
+    with contextlib.ExitStack() as stack:
+        if distributed.main():
+            print(f"building {kind} {key}", file=sys.stderr)
+            place = partial
+        else:  # a copy of what a killed attempt had left, but for checkpoints, which the main process reads for all
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}.")))
+            shutil.copytree(partial, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
+        distributed.wait()  # until all have their copy
+        meta = make(place)
+    if not distributed.main():
+        return
     shutil.rmtree(partial / "checkpoints", ignore_errors=True)
     if folder.exists():  # killed between rename and artefact.json
         shutil.rmtree(folder)

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from lib import distributed
 from lib.paths import write_atomic
 
 
@@ -34,6 +35,8 @@ class Checkpoints:
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """Write the state after `step` optimiser steps; older files than the last two go."""
+        if not distributed.main():
+            return
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         meta = {"identity": self.identity, "state": json.dumps(state), "sha256": _digest(tensors)}
         write_atomic(self.folder / f"step-{step:08d}.{self.identity}.safetensors", save(tensors, metadata=meta))
@@ -41,7 +44,13 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """The newest whole checkpoint of this configuration, or None. A damaged one is named and passed over."""
+        """The newest whole checkpoint of this configuration, or None. A damaged one is named and passed over.
+
+        Of several processes (`lib.distributed`) the main one reads, so that all go on from the same state.
+        """
+        return distributed.from_main(self._load)
+
+    def _load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
         for path in self._files():
             try:
                 with safe_open(path, "pt") as f:
@@ -60,6 +69,8 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Delete the folder's checkpoints, of every configuration, once what they led to is safely written."""
+        if not distributed.main():
+            return
         left = [*self.folder.glob("step-*.safetensors"), *self.folder.glob(".step-*.tmp")]  # .tmp: killed while writing
         for path in left:
             path.unlink(missing_ok=True)
