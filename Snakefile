@@ -51,7 +51,7 @@ rule run:
         settings=settings,
         task=lambda w: TASKS[w.task],
         executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{w.task}/{w.method}/seed-{w.seed}.ipynb",
-    threads: workflow.cores
+    threads: config["threads"] or workflow.cores
     retries: config.get("retries", 0)
     resources:
         mem_mb=8000,

@@ -97,15 +97,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default="")
     parser.add_argument("--pages", action="store_true", help="also leave the executed notebooks for the book")
     parser.add_argument("--cores", default=str(os.cpu_count() or 1))
+    parser.add_argument("--threads", default="0", help="of one run; fewer than the cores: several runs at once. 0: all")
     parser.add_argument("--dry-run", action="store_true")
     a = parser.parse_args(arguments)
     try:
         if a.pages:
             one_of("--pages with --profile", a.profile, LOCAL)
+        for name, value in (("--cores", a.cores), ("--threads", a.threads)):
+            if not value.isdecimal() or (name == "--cores" and value == "0"):
+                raise InputError(f"{name}: {value!r} is not a whole number of {int(name == '--cores')} or more")
         configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
+    configuration["threads"] = min(int(a.threads), int(a.cores))
     if a.pages:
         _make_room(a.profile, configuration)
     file = build_dir() / f"grid-{a.profile}.json"

@@ -109,6 +109,24 @@ def test_wrong_names_end_before_snakemake(monkeypatch, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("words", "message"), [
+    (("--threads", "two"), "--threads: 'two' is not a whole number of 0"), (("--cores", "0"), "--cores: '0'"),
+    (("--threads", "-1"), "--threads: '-1'")])
+def test_numbers_of_cores_and_threads_are_checked(monkeypatch, capsys, words, message):
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: pytest.fail("snakemake was started"))
+    assert grid.main(["--profile", "glue", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_runs_of_one_thread_go_side_by_side(places, monkeypatch):
+    """`threads` of a run: what is asked for, never more than there are cores; 0 is all of them."""
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
+    for asked, cores, given in (("1", "2", 1), ("8", "2", 2), ("0", "2", 0)):
+        grid.main(["--profile", "glue", "--threads", asked, "--cores", cores])
+        assert json.loads((places / "build" / "grid-glue.json").read_text())["threads"] == given
+    assert 'threads: config["threads"] or workflow.cores' in (ROOT / "Snakefile").read_text()
+
+
 def planned(places, *words: str) -> list[str]:
     """Records that Snakemake would make, `<method>/seed-<n>`, sorted."""
     grid.main(["--profile", "glue", "--dry-run", "--cores", "1", *words])  # writes the configuration
