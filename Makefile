@@ -6,6 +6,7 @@ PROFILE ?= glue
 TASKS ?=
 METHODS ?=
 SEEDS ?=
+THREADS ?= 0
 TASK ?=
 TEACHER ?=
 STUDENTS ?=
@@ -61,8 +62,8 @@ test-slow: $(STAMP) ## run the slow tests too (kills, browser)
 lint: $(STAMP) ## check the style
 	$(RUN) ruff check .
 
-grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2"
-	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)"
+grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2" THREADS=1 (of a run)
+	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)" --threads "$(THREADS)"
 
 dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training: PROFILE=paper TASKS="mnli squad1"
 	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"
