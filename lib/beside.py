@@ -61,8 +61,10 @@ def beside(paper: str, method: str, where_prefix: str, study: Study | None = Non
     out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in _groups(study))
     if out:
         return out
+    rows = [r for r in rows if r.task != "-"] or rows  # sizes and speeds belong to no task
     what = [small(f"{metric_title(r.metric)}, {r.split}") for r in rows]
-    body = [[TASK_TITLES.get(r.task, r.task), lines(r.value, w), NOT_RUN] for r, w in zip(rows, what, strict=True)]
+    names = [TASK_TITLES.get(r.task, r.task) or "the model" for r in rows]
+    body = [[n, lines(r.value, w), NOT_RUN] for n, r, w in zip(names, rows, what, strict=True)]
     return table(name, ["Task", "Reported", "Ours"], body)
 
 
@@ -91,12 +93,14 @@ def variants_beside(
 
     `systems`: our label ("theseus", "theseus-constant") -> the row's name in the paper's table, None where it has none.
     Differences inside one table carry over to another scale better than the scores do. A task where fewer than two of
-    the lines were run has none and is left out. Raises `InputError` for a table or a row that the paper lacks.
+    the lines were run has none and is left out. Raises `InputError` for a table or a row that the paper lacks; where no
+    row is named, no table is needed.
     """
     study = study or load_study()
-    frame = reported_table(paper, where_prefix, study.reported)
-    for system in filter(None, systems.values()):
-        one_of(f"{paper} {where_prefix}: row", system, list(frame.index))
+    if any(systems.values()):
+        frame = reported_table(paper, where_prefix, study.reported)
+        for system in filter(None, systems.values()):
+            one_of(f"{paper} {where_prefix}: row", system, list(frame.index))
     out = Markup("")
     for name, runs in _groups(study):
         tasks = [t for t in tasks_of(runs) if len({r.label for r in runs if r.task == t} & set(systems)) > 1]

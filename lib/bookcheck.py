@@ -12,6 +12,7 @@ import yaml
 from bs4 import BeautifulSoup
 
 LIMIT = 3 * 1024 * 1024  # bytes of one page
+WHOLE_LIMIT = 60_000_000  # bytes of everything that was built
 # Attributes that make a browser fetch something as soon as the page is open; <a href> does not.
 FETCHED = {
     "script": ("src",), "img": ("src", "srcset"), "iframe": ("src",), "source": ("src", "srcset"), "video": ("src",),
@@ -20,6 +21,10 @@ FETCHED = {
 }  # fmt: skip
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "manifest", "modulepreload"}
 EXTERNAL_CSS = re.compile(r"""(?:url\(\s*["']?|@import\s+["'])\s*((?:https?:)?//[^"')\s]+)""", re.I)
+
+EXTERNAL_SCRIPT = re.compile(
+    r"""(?:\bimport\s*\(?\s*|\bfrom\s*|\b(?:fetch|importScripts)\(\s*|\.src\s*=\s*)["'`]((?:https?:)?//[^"'`\s]+)"""
+)
 
 
 def pages_of(book: Path) -> list[str]:
@@ -94,6 +99,12 @@ def check_html(book: Path, html: Path) -> list[str]:
     for css in sorted(html.rglob("*.css")):
         for url in EXTERNAL_CSS.findall(css.read_text(encoding="utf-8", errors="replace")):
             problems.append(f"{css.relative_to(html)}: fetches {url}")
+    for script in sorted(html.rglob("*.js")):
+        for url in EXTERNAL_SCRIPT.findall(script.read_text(encoding="utf-8", errors="replace")):
+            problems.append(f"{script.relative_to(html)}: fetches {url}")
+    size = sum(p.stat().st_size for p in html.rglob("*") if p.is_file())
+    if size > WHOLE_LIMIT:
+        problems.append(f"{html}: {size / 1e6:.1f} MB, more than {WHOLE_LIMIT / 1e6:.0f}")
     return problems
 
 
@@ -139,6 +150,8 @@ def _fetches(page: Page) -> Iterator[str]:
             yield f"missing file {url}"
     styles = [s.get_text() for s in page.soup.find_all("style")]
     styles += [t["style"] for t in page.soup.find_all(style=True)]
+    for script in page.soup.find_all("script", src=False):
+        yield from (f"fetches {url}" for url in EXTERNAL_SCRIPT.findall(script.get_text()))
     for style in styles:
         yield from (f"fetches {url}" for url in EXTERNAL_CSS.findall(style))
 

@@ -45,6 +45,15 @@ def groups(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     return dict(sorted(out.items()))
 
 
+def main_group(records: Iterable[Record]) -> tuple[str, str, list[Record]] | None:
+    """Profile, backbone and runs of the group with most runs: what the overview speaks of. None without a run."""
+    found = groups(records)
+    if not found:
+        return None
+    (profile, backbone), runs = max(found.items(), key=lambda kv: len(kv[1]))
+    return profile, backbone, runs
+
+
 def tasks_of(records: Iterable[Record]) -> list[str]:
     """Tasks that occur, in the order of their declaration, a user's own tasks last."""
     order = {name: i for i, name in enumerate(TASKS)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from lib.cells import anchor, command, record_page, related, task_table
-from lib.comparison import LOCAL, cell, groups, task_title, tasks_of
+from lib.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
 from lib.figures import retention_alt, retention_plot, svg
 from lib.matrix import matrix
 from lib.paths import results_dir
@@ -79,7 +79,7 @@ def glance(study: Study) -> Markup:
         "Training hours, without tuning, a shared teacher once", "Scale (runs)", "Stale records",
     ]  # fmt: skip
     both = zip(names, facts(study.committed), facts(study.local), strict=True)
-    out = table("At a glance", ["", "Committed runs", "Demo, run on this machine"], [list(row) for row in both])
+    out = table("At a glance", ["What", "Committed runs", "Demo, run on this machine"], [list(row) for row in both])
     printed = len(study.reported)
     unverified = sum(not r.verified for r in study.reported)
     out += Markup("<p>Reported numbers: {} from {} papers, {} of them unverified and marked so.</p>").format(
@@ -103,10 +103,10 @@ def skipped(study: Study) -> Markup:
 def picture(study: Study, ink: str = "currentColor", background: str = "none") -> Markup:
     """The picture of the comparison: the group with most committed runs, else the demo's, else a sentence."""
     for records in (study.committed, study.local):
-        by_group = groups(records)
-        if not by_group:
+        found = main_group(records)
+        if not found:
             continue
-        (profile, backbone), runs = max(by_group.items(), key=lambda kv: len(kv[1]))
+        profile, backbone, runs = found
         tasks = tasks_of(runs)
         shown = [n for n in BY_NAME if n != "bert" and any(r.label == n for r in runs)]
         rows = [[cell(study.reported, runs, n, t) for t in tasks] for n in shown]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from lib import pages, results, theseus_page
+from lib import ablations, guide, overview, pages, paper_pages, reproduce, results
 from lib.beside import beside, module_impact, ours_table, variants_beside
 from lib.cells import record_page
 from lib.errors import InputError
@@ -76,11 +76,16 @@ def write(study: Study) -> list[Path]:
         "picture": Markup('<div class="bc-picture">{}</div>').format(pages.picture(study)),
         "comparison": pages.comparison(study, local=False),
         "comparison-demo": pages.comparison(study, local=True),
-        "theseus": theseus_page.tables(study),
+        "papers": overview.papers(study),
+        "ablations": ablations.page(study),
+        "guide": guide.page(study),
+        "reproduce": reproduce.page(study),
+        **{paper: paper_pages.tables(paper, study) for paper in paper_pages.PAPERS},
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
     }
     out = {generated / f"{name}.html": (html + "\n").encode() for name, html in fragments.items()}
+    out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAPERS}
     out[generated / "demo.csv"] = _csv(tidy(study.local))
     out[results_dir() / "results.csv"] = _csv(tidy(study.committed))
     # The README shows this one, on a page whose colours nobody knows: black on white. Never of the demo.

@@ -88,6 +88,7 @@ def test_hostile_names_show_as_text(built):
         ('<link rel="stylesheet" href="//cdn.example/x.css">', "fetches //cdn.example/x.css"),
         ('<img src="http://cdn.example/x.png" alt="">', "fetches http://cdn.example/x.png"),
         ('<img srcset="_static/file.png 1x, https://cdn.example/x.png 2x">', "fetches https://cdn.example/x"),
+        ("<script>import('https://cdn.example/x.js')</script>", "fetches https://cdn.example/x.js"),
         ("<style>@import 'https://cdn.example/x.css';</style>", "fetches https://cdn.example/x.css"),
         ('<p style="background: url(https://cdn.example/x.png)">x</p>', "fetches https://cdn.example/x.png"),
         ('<img src="_images/gone.png" alt="">', "missing file _images/gone.png"),
@@ -135,6 +136,14 @@ def test_a_missing_or_empty_page_and_a_stylesheet_that_fetches(copy):
     assert "run.html: missing" in found
     assert "comparison.html: empty page" in found
     assert "_static/study.css: fetches https://fonts.example/a.woff2" in found
+
+
+def test_a_script_that_fetches_and_a_book_that_is_too_large(copy, monkeypatch):
+    script = copy / "_build" / "html" / "_static" / "study.js"
+    script.write_text(script.read_text() + "fetch(`https://cdn.example/data.json`)")
+    assert problems(copy) == ["_static/study.js: fetches https://cdn.example/data.json"]
+    monkeypatch.setattr(bookcheck, "WHOLE_LIMIT", 1_000_000)
+    assert any("MB, more than 1" in p for p in problems(copy))
 
 
 def test_a_page_without_a_source_stops_the_build_before_anything_is_made(copy, monkeypatch, capsys):

@@ -341,6 +341,7 @@ def test_variants_stand_beside_the_papers_ablation(folder):
 def test_the_theseus_page_holds_every_study_that_was_run(folder):
     html = fragments(folder)["theseus"]
     assert html.count("Ours: not run") == 4
+    assert "-r study layers" in html  # and how to run it
     assert "Table 7 as printed" in html
     studies = {"module1": 63.0, "module10": 62.0, "module2": 61.0, "layers2": 55.0, "rate0.5": 60.0,
                "rate0.5-equivalent": 60.5, "init-highest": 58.0, "code": 62.5, "constant": 59.0}  # fmt: skip

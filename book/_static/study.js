@@ -135,7 +135,21 @@
     });
   }
 
+  // What the theme leaves without a name, or with one that is not its text, for screen readers
+  function theme() {
+    document.querySelectorAll("nav details > summary").forEach((summary) => {
+      const link = summary.closest("li")?.querySelector("a");
+      summary.setAttribute("aria-label", `Pages below ${link ? link.textContent.trim() : "this one"}`);
+    });
+    document.querySelectorAll(".search-button__button").forEach((button) => {
+      button.setAttribute("aria-label", button.textContent.replace(/\s+/g, " ").trim() || "Search");
+    });
+    document.querySelector(".bd-sidebar-primary:not(dialog)")?.setAttribute("role", "complementary");
+    document.querySelector(".bd-sidebar-primary:not(dialog)")?.setAttribute("aria-label", "Book");
+  }
+
   function start() {
+    theme();
     document.querySelectorAll("table.bc-sortable").forEach(sortable);
     document.querySelectorAll(".bc-controls").forEach(controls);
     document.querySelectorAll(".bc-command").forEach(copies);

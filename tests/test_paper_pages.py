@@ -1,0 +1,199 @@
+"""The pages made from records: papers, ablations, guide, overview, how to reproduce. Numbers are computed by hand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from bs4 import BeautifulSoup
+from synthetic_records import put, record, results_folder
+
+from lib import ablations, guide, overview, paper_pages, reproduce
+from lib.pages import Study, load_study
+from lib.paths import ROOT
+from lib.reported import load
+from lib.results import Artefact
+from lib.systems import BY_NAME
+
+REPORTED = load(ROOT / "results" / "reported.csv")
+
+
+def study(*records):
+    return Study(tuple(records), (), REPORTED)
+
+
+def three(method="theseus", scores=(60.0, 61.0, 62.0), **changes):
+    return [record(method, seed=i, score=s, teacher=66.0 + i / 10, **changes) for i, s in enumerate(scores)]
+
+
+def text(html) -> str:
+    return re.sub(r"\s+", " ", BeautifulSoup(str(html), "html.parser").get_text(" ")).replace("\u00a0", " ")
+
+
+def row(html, caption, head) -> list[str]:
+    soup = BeautifulSoup(str(html), "html.parser")
+    table = next(t for t in soup.find_all("table") if caption in t.caption.get_text())
+    found = next(r for r in table.tbody.find_all("tr") if r.th.get_text(" ", strip=True) == head)
+    return [text(c).strip() for c in found.find_all("td")]
+
+
+@pytest.mark.parametrize("paper", paper_pages.PAPERS)
+def test_every_paper_has_a_page_with_idea_differences_and_its_printed_tables(paper):
+    idea = paper_pages.idea(paper)
+    assert "$$" in idea
+    assert "here |" in idea  # the table of differences
+    assert not idea.lstrip().startswith("# ")
+    html = paper_pages.tables(paper, study())
+    printed = [s for s in paper_pages.PAGES[paper] if s.where]
+    assert html.count("as printed</summary>") == len(printed) > 0
+    assert text(html).endswith("not run .")
+    assert (ROOT / "book" / f"{paper}.md").read_text().count(f"_generated/{paper}") == 2
+
+
+def test_every_study_of_a_page_is_one_that_its_notebook_takes():
+    import importlib
+
+    for method, sections in paper_pages.PAGES.items():
+        for s in sections:
+            if s.study:
+                for place in (f"lib.methods.{method}_studies", f"lib.methods.{method}"):
+                    try:
+                        studies = importlib.import_module(place).STUDIES
+                    except (ModuleNotFoundError, AttributeError):
+                        continue
+                    break
+                assert s.study in studies, (method, s.study)
+                named = [c.get("variant") for c in studies[s.study] if c.get("variant")]
+                for variant in named:
+                    label = f"{method}-{variant}"
+                    assert any(label in o.rows or re.fullmatch(o.pattern, label) for o in sections), label
+
+
+def test_our_runs_stand_on_the_page_of_their_method_alone():
+    runs = [*three(), *three("distilbert", variant="no-ce")]
+    html = paper_pages.tables("distilbert", study(*runs))
+    assert row(html, "Runs of DistilBERT", "distilbert-no-ce glue, minilm-l6")[:2] == ["RTE", "0"]
+    assert "theseus" not in text(html.split("our-runs")[1])
+
+
+def test_an_ablation_is_the_mean_of_paired_differences():
+    plain, changed = three("layerdrop"), three("layerdrop", scores=(58.0, 60.0, 61.5), variant="rate0.2")
+    html = ablations.page(study(*plain, *changed, record("layerdrop", task="cola", variant="rate0.2")))
+    cells = row(html, "Studies", "Rate: of dropping layers")
+    assert cells[2] == "1"
+    # differences -2, -1, -0.5: mean -1.17, t(2) * sd / sqrt(3) = 4.303 * 0.764 / 1.732 = 1.90; cola has no partner
+    assert cells[3].startswith("rate0.2: -1.2 ± 1.9 RTE; 3 pairs; glue, minilm-l6")
+    assert 'id="layerdrop-rate"' in html  # its table stands below
+    assert row(html, "Studies", "Arms: pre-train, distil, fine-tune")[3] == "not run"
+    assert "-r study arms" in row(html, "Studies", "Arms: pre-train, distil, fine-tune")[4]
+
+
+def test_plain_runs_alone_are_no_study():
+    html = ablations.page(study(*three(), *three("truncated")))
+    assert row(html, "Studies", "Table 7: how many layers are left")[3] == "not run"
+
+
+def test_the_first_printed_row_is_the_reference():
+    html = ablations.page(study(*three(), *three(scores=(58.0, 59.0, 60.0), variant="constant")))
+    assert row(html, "Studies", "Table 6: which replacement strategy")[3].startswith("theseus: +2.0 ± 0.0")
+
+
+# --- guide
+
+
+def test_without_runs_the_guide_says_so_and_names_what_is_missing():
+    html = text(guide.page(study()))
+    assert "No guide yet" in html
+    assert "TrimBERT" in html
+
+
+def test_the_guide_answers_from_the_records():
+    text_stage = [Artefact(kind="tinybert-general", key="k", seconds=600.0, tokens=1)]
+    runs = [
+        *three("bert", scores=(80.0, 80.0, 80.0), parameters=20_000_000),
+        *three("truncated", scores=(60.0, 62.0, 64.0), parameters=12_000_000, wall_seconds=60.0),
+        *three("theseus", scores=(63.0, 65.0, 67.5), parameters=12_000_000, wall_seconds=120.0),
+        *three("tinybert", scores=(62.0, 66.0, 70.0), parameters=4_000_000, artefacts=text_stage),
+    ]
+    html = guide.page(study(*runs))
+    need = "Need and method"
+    assert row(html, need, "The best score after compression") == [
+        "TinyBERT (mean score 66.0) not told apart from it: Truncated, fine-tuned, BERT-of-Theseus"]  # fmt: skip
+    assert row(html, need, "Little time to train")[0].startswith("Truncated, fine-tuned (1.0 minutes")
+    assert row(html, need, "The fewest parameters")[0].startswith("TinyBERT (4.0M")
+    assert row(html, need, "The best score at half the size or less")[0].startswith("TinyBERT")
+    # 3, 3, 3.5 above truncated: its interval does not hold zero, so truncated is told apart
+    assert row(html, need, "No unlabelled text") == ["BERT-of-Theseus (mean score 65.2)"]
+    assert row(html, need, "No teacher for the task")[0].startswith("Truncated")
+    numbers = row(html, "The numbers behind it", "TinyBERT")
+    assert numbers[:3] == ["66.0", "+4.0 ± 5.0", "4.0M 20% of the teacher"]
+    assert numbers[4] == "10.0"
+    assert row(html, "The numbers behind it", "MobileBERT")[0] == "not run"
+
+
+def test_the_guide_uses_tasks_that_all_its_methods_were_run_on():
+    runs = [*three(), *three("truncated"), *three(task="cola"), *three("kd", task="cola"), *three("truncated",
+            task="cola"), *three(task="mrpc")]  # fmt: skip
+    assert guide.chosen(runs) == (["truncated", "kd", "theseus"], ["cola"])
+
+
+def test_with_one_seed_nothing_is_told_apart():
+    runs = [record("truncated", score=50.0), record("theseus", score=90.0)]
+    html = text(guide.page(study(*runs)))
+    assert "not told apart from it: Truncated, fine-tuned" in html
+    assert "no difference of scores is told from chance" in html
+
+
+def test_every_method_says_what_it_asks_for():
+    assert set(guide.ASKS) == set(BY_NAME) - {"bert"}
+
+
+# --- overview
+
+
+def test_a_paper_without_runs_is_not_run_yet():
+    assert text(overview.papers(study())).count("not run yet") == 6
+    assert "not run yet" in overview.sentence("theseus", study(*three(profile="demo")))  # the demo proves nothing
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"), [((62.0, 64.1, 66.2), "ahead on RTE (+4.1)"), ((56.0, 58.1, 60.0), "behind on RTE (-2.0)"),
+                         ((54.0, 64.0, 62.0), "not told apart on RTE (+0.0)")]
+)  # fmt: skip
+def test_a_sentence_sets_a_paper_against_truncation(scores, says):
+    runs = three("truncated", scores=(58.0, 60.0, 62.0)) + three(scores=scores)
+    sentence = overview.sentence("theseus", study(*runs))
+    assert says in sentence
+    assert "reported at BERT-base: 95.9%" in sentence
+
+
+def test_one_seed_and_unequal_tokens_decide_nothing():
+    one = [record("truncated", score=50.0), record(score=60.0)]
+    assert "one seed alone on RTE (+10.0)" in overview.sentence("theseus", study(*one))
+    more = [one[0], one[1].model_copy(update={"tokens": 200_000})]
+    assert "not run beside truncated fine-tuning at equal tokens" in overview.sentence("theseus", study(*more))
+
+
+# --- how to reproduce
+
+
+def test_every_profile_has_its_command_and_what_was_measured():
+    html = reproduce.page(study(*three(wall_seconds=600.0), *three("kd", wall_seconds=60.0)))
+    glue = row(html, "Profiles", "glue")
+    assert glue[0].startswith("make grid PROFILE=glue TASKS=")
+    assert glue[3] == "6"
+    assert float(glue[4]) == pytest.approx((3 * 600 + 3 * 60 + 3 * 18) / 3600, abs=0.005)  # three teachers of 18 s
+    assert row(html, "Profiles", "paper")[3:] == ["not run", "not known: not run by us", "not run"]
+    assert row(html, "Cost of a run at profile glue", "BERT-of-Theseus")[:2] == ["3", "10.0"]
+
+
+def test_the_pages_are_made_by_the_report(tmp_path, monkeypatch):
+    from lib import report
+
+    monkeypatch.setenv("BERT_RESULTS", str(results_folder(tmp_path / "results")))
+    monkeypatch.setenv("BERT_BOOK", str(tmp_path / "book"))
+    put(*three(), *three("truncated"))
+    assert len(load_study().records) == 6
+    assert report.main() == 0
+    for name in ("papers", "guide", "ablations", "reproduce", *paper_pages.PAPERS):
+        assert (tmp_path / "book" / "_generated" / f"{name}.html").stat().st_size > 100, name
