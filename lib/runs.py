@@ -42,7 +42,7 @@ NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "
 TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "teacher_tokens",
                  "lr_grid": "teacher_lr_grid"}
 
-SPAN_METHODS = ("bert", "truncated", "theseus")  # those whose losses a span task fits as it is
+SPAN_METHODS = ("bert", "truncated", "theseus", "layerdrop")  # those whose losses a span task fits as it is
 DIVERGED = -1e9  # the score of a trial that has none
 
 Compress = Callable[["Run", nn.Module], tuple[nn.Module, History]]

@@ -64,6 +64,6 @@ def test_what_cannot_start_is_one_line(capsys):
 def test_the_command_prints_every_run_of_a_task(capsys):
     assert dryrun.main(["--tasks", "squad1"]) == 0
     out = capsys.readouterr().out
-    assert out.count("GPU-hours\n") == 3
+    assert out.count("GPU-hours\n") == 4
     assert "paper-squad1.yaml" in out
     assert "Upper bounds at 100 TFLOP/s" in out

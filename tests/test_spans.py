@@ -18,7 +18,7 @@ from transformers import AutoModelForQuestionAnswering
 
 from lib import data, layers, models, results, runs, spans, squad
 from lib.errors import InputError
-from lib.methods import bert, kd, theseus, truncated
+from lib.methods import bert, kd, layerdrop, theseus, truncated
 from lib.parameters import validate
 from lib.tasks import TASKS
 
@@ -262,7 +262,8 @@ def small_questions(monkeypatch):
     monkeypatch.setattr(spans, "QUESTION", 8)
 
 
-@pytest.mark.parametrize(("method", "module"), [("truncated", truncated), ("theseus", theseus)])
+@pytest.mark.parametrize(("method", "module"), [("truncated", truncated), ("theseus", theseus),
+                                                ("layerdrop", layerdrop)])
 @pytest.mark.parametrize("task", ["squad1", "squad2"])
 def test_a_run_leaves_a_record_and_a_student_that_the_library_opens(folder, tmp_path, small_questions, method, module,
                                                                      task):
