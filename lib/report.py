@@ -2,8 +2,9 @@
 
     python -m lib.report
 
-writes `results/results.csv` (committed profiles), `results/comparison.svg`, and below `book/_generated/` the fragments
-that the pages include and the tidy table of the demo. Notebooks call `reported_table` and `beside`.
+writes `results/results.csv` (committed profiles), `results/verdicts.csv`, `results/comparison.svg`, and below
+`book/_generated/` the fragments that the pages include and the tidy table of the demo. Notebooks call `reported_table`
+and `beside`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from lib import ablations, guide, overview, pages, paper_pages, reproduce, results
+from lib import ablations, claims, claims_page, guide, overview, pages, paper_pages, reproduce, results, verdicts
 from lib.beside import beside, module_impact, ours_table, variants_beside
 from lib.cells import record_page
 from lib.errors import InputError
@@ -71,6 +72,7 @@ def _csv(frame: pd.DataFrame) -> bytes:
 def write(study: Study) -> list[Path]:
     """Write everything generated; returns the paths."""
     generated = book_dir() / "_generated"
+    found = verdicts.judge(claims.load(rows=study.reported), study.records)
     fragments = {
         "glance": pages.glance(study),
         "picture": Markup('<div class="bc-picture">{}</div>').format(pages.picture(study)),
@@ -81,6 +83,7 @@ def write(study: Study) -> list[Path]:
         "guide": guide.page(study),
         "reproduce": reproduce.page(study),
         **{paper: paper_pages.tables(paper, study) for paper in paper_pages.PAPERS},
+        "claims": claims_page.page(found),
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
     }
@@ -88,6 +91,7 @@ def write(study: Study) -> list[Path]:
     out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAPERS}
     out[generated / "demo.csv"] = _csv(tidy(study.local))
     out[results_dir() / "results.csv"] = _csv(tidy(study.committed))
+    out[results_dir() / "verdicts.csv"] = verdicts.as_csv(found)
     # The README shows this one, on a page whose colours nobody knows: black on white. Never of the demo.
     readme = pages.picture(Study(tuple(study.committed), (), study.reported), ink="#000000", background="white")
     if readme.startswith("<svg"):
