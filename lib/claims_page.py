@@ -96,7 +96,7 @@ def _number(x: float) -> str:
 
 def _effect(v: Verdict) -> Markup | str:
     if v.value is None:
-        return "not a number" if v.claim.tests and v.claim.kind != "runs" and v.verdict != UNTESTED else "none"
+        return f"{sum(v.parts)} of {len(v.parts)} comparisons are true" if v.parts else "none"
     test = v.claim.tests[0]
     out = [Markup("<strong>{}</strong>").format(_number(v.value))]
     if v.interval:

@@ -7,8 +7,8 @@ writes `results/verdicts.csv`, one line a claim. The words, for a claim that run
 * *holds*: the interval of the effect lies on the claimed side of the bound, on all declared tasks together;
 * *holds in part*: so it does, but some declared tasks are missing, or one task alone goes clearly the other way;
 * *does not hold*: the interval lies on the other side;
-* *undecided*: the interval holds the bound, or there is one seed and no interval; how many seeds or rows it would take
-  is said;
+* *undecided*: the interval includes the bound, or there is one seed and no interval; how many seeds or rows it would
+  take is said;
 * *not tested here*: why, and what it would cost.
 
 The interval is at 95%, corrected by Holm over the claims of the same paper that runs answered (`lib.effects`). A claim
@@ -54,6 +54,7 @@ class Verdict:
     p: float | None = None
     p_holm: float | None = None
     level: float | None = None
+    parts: tuple[bool, ...] = ()  # of several comparisons over numbers: which are true
     by_task: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)  # 95%, not corrected
     needed: effects.Needed | None = None
     scale: str = ""
@@ -106,7 +107,7 @@ def _of_numbers(c: Claim) -> Verdict:
         return Verdict(c, word, "", values[0][1], values[0][2], scale=scale)
     parts = (f"part {i}: {effect:.4g} {t.sign} {bound:.4g} is {str(ok).lower()}"
              for i, ((t, effect, bound), ok) in enumerate(zip(values, true, strict=True), 1))
-    return Verdict(c, word, "; ".join(parts), scale=scale)
+    return Verdict(c, word, "; ".join(parts), parts=tuple(true), scale=scale)
 
 
 # ------------------------------------------------------------------ runs
@@ -151,13 +152,15 @@ def _one_seed(effect: Effect) -> str:
 
 def _to_make(c: Claim, runs: Runs, lacking: dict[str, list[str]]) -> str:
     """The runs that are missing, and their cost by the median training time of this group's runs."""
-    labels = sorted({x for part in lacking.values() for x in part})
+    by_labels: dict[tuple[str, ...], list[str]] = {}
+    for t, labels in lacking.items():
+        by_labels.setdefault(tuple(labels), []).append(t)
+    words = "; ".join(f"{', '.join(labels)} on {', '.join(tasks)}" for labels, tasks in by_labels.items())
     count = SEEDS * sum(map(len, lacking.values()))
     seconds = [r.wall_seconds for r in runs.group(c)]
     cost = (f"about {count * median(seconds) / 3600:.1f} hours at the median of {len(seconds)} runs here"
             if seconds else "cost not known: no run of this group yet")
-    return (f"not run on {', '.join(lacking)}: {', '.join(labels)} ({count} runs of {SEEDS} seeds, {cost}, "
-            "without tuning and general stages)")
+    return f"not run: {words} ({count} runs of {SEEDS} seeds, {cost}, without tuning and general stages)"
 
 
 def _decide(v: Verdict) -> Verdict:
@@ -174,12 +177,12 @@ def _decide(v: Verdict) -> Verdict:
     if _side(test, low, high, v.bound) == -1:
         return replace(v, verdict=NOT)
     need = effects.needed(v.effect, v.bound, v.level)
-    words = f"the interval holds {v.bound:.4g}; were the effect as it looks now, it would take {need.words}"
+    words = f"the interval includes {v.bound:.4g}; were the effect as it looks now, it would take {need.words}"
     return replace(v, verdict=UNDECIDED, needed=need, reason="; ".join(filter(None, [words, v.reason])))
 
 
 def _side(test: Test, low: float, high: float, bound: float) -> int:
-    """1: the interval lies on the claimed side of the bound; -1: on the other; 0: it holds the bound."""
+    """1: the interval lies on the claimed side of the bound; -1: on the other; 0: it includes the bound."""
     if low <= bound <= high:
         return 0
     return 1 if (low > bound) == test.upward else -1

@@ -64,6 +64,7 @@ def test_an_effect_stands_with_its_interval_runs_and_evidence(found, soup):
 def test_a_claim_over_printed_numbers_shows_both_sides(soup):
     text = row(soup, "tinybert-text-against-own-averages").get_text(" ", strip=True)
     assert "holds in part" in text
+    assert "1 of 2 comparisons are true" in text
     for printed in ("72.5", "71.0", "68.5"):
         assert printed in text
 

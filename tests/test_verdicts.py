@@ -103,7 +103,7 @@ def test_a_missing_task_leaves_part_of_a_claim_and_states_the_cost(places):
     runs("theseus", "mrpc", 0.9)
     (v,) = judge(places, (*BETTER, "tasks: [rte, mrpc]"))
     assert v.verdict == verdicts.PART
-    assert "not run on mrpc: truncated (3 runs of 3 seeds, about 0.0 hours at the median of 9 runs" in v.reason
+    assert "not run: truncated on mrpc (3 runs of 3 seeds, about 0.0 hours at the median of 9 runs" in v.reason
     assert set(v.by_task) == {"rte"}
 
 
@@ -245,6 +245,7 @@ def test_printed_numbers_and_reasons_of_the_real_claims(places):
     text = found["tinybert-text-against-own-averages"]
     assert text.verdict == verdicts.PART
     assert "part 1: -1.5 > 0 is false; part 2: 2.5 > 0 is true" in text.reason
+    assert text.parts == (False, True)
     assert found["mobilebert-squad-gains-printed"].verdict == verdicts.HOLDS
     assert found["distilbert-squad-text-and-table"].verdict == verdicts.NOT
     never = found["efficientbert-squad-gains"]
