@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from lib import hub, squad, userdata
-from lib.errors import InputError, one_of, shorten
+from lib.errors import InputError, listed, one_of, shorten
 from lib.paths import as_path
 from lib.tasks import TASKS, Task
 
@@ -67,7 +67,7 @@ def _frame(rows: pd.DataFrame, task: Task, split: str) -> pd.DataFrame:
     """The four columns of a split, labels as class numbers (int) or targets (float); checks every cell."""
     for c in (*task.text, task.label):
         if c not in rows.columns:
-            raise InputError(f"task {task.name}: split {split} has no column {c!r}; it has {', '.join(rows.columns)}")
+            raise InputError(f"task {task.name}: split {split} has no column {c!r}; it has {listed(rows.columns)}")
     out = pd.DataFrame({"idx": range(len(rows))})
     for target, column in zip(("text", "text_2"), (*task.text, None)[:2], strict=False):
         out[target] = "" if column is None else rows[column].map(lambda v: v if isinstance(v, str) else
@@ -87,7 +87,7 @@ def _frame(rows: pd.DataFrame, task: Task, split: str) -> pd.DataFrame:
         unknown = [n for n in names if n not in numbers]
         if unknown:
             raise InputError(f"task {task.name}: split {split}: label {shorten(unknown[0])} is not in the training set "
-                             f"({', '.join(task.labels[:10])})")
+                             f"({listed(task.labels)})")
         out["label"] = [numbers[n] for n in names]
     else:
         out["label"] = rows[task.label].astype(int).tolist()

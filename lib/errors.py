@@ -1,8 +1,19 @@
 """The one error that a user's input can cause."""
 
 
+LIMIT = 4000  # characters of a message; names of columns and files come from the user and may be of any length
+
+
 class InputError(ValueError):
-    """Something that the user gave is wrong. The message names the thing, its value and what is allowed."""
+    """Something that the user gave is wrong. The message names the thing, its value and what is allowed.
+
+    It is one line that any terminal can print, whatever it quotes: control characters, line breaks, marks that turn
+    the direction of writing and lone surrogates are escaped.
+    """
+
+    def __init__(self, message: object = ""):
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(message))
+        super().__init__(text if len(text) <= LIMIT else text[: LIMIT - 3] + "...")
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks an exception for its own rendering: one line in the notebook instead of a page of frames.
@@ -13,6 +24,13 @@ def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)`, cut to `limit` characters so that a hostile value cannot flood a message."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def listed(names, most: int = 10) -> str:
+    """The first names, each cut to 40 characters, with commas; how many more there are."""
+    names = [str(n) for n in names]
+    shown = ", ".join(n if len(n) <= 40 else n[:37] + "..." for n in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def one_of(name: str, value: object, allowed) -> None:

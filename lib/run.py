@@ -17,12 +17,27 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+import yaml
 
 from lib import distributed
-from lib.errors import InputError, one_of
-from lib.paths import ROOT
+from lib.errors import InputError, one_of, shorten
+from lib.paths import ROOT, as_path
 
 USAGE = "usage: python -m lib.run METHOD [-p NAME VALUE] [-r NAME TEXT] [-y YAML] [-f FILE]"
+
+
+def parameters_of(files: list[str]) -> dict:
+    """What papermill's parameter files say together. `InputError` for one that is no mapping of names to values."""
+    values: dict = {}
+    for name in files:
+        try:
+            read = yaml.safe_load(as_path(name, "parameter file").read_bytes())
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as e:
+            raise InputError(f"parameter file {name}: cannot be read as YAML ({shorten(str(e), 200)})") from e
+        if read is not None and not (isinstance(read, dict) and all(isinstance(k, str) for k in read)):
+            raise InputError(f"parameter file {name}: holds {shorten(read)}; names with values are needed")
+        values |= read or {}
+    return values
 
 
 def cells(method: str, words: list[str]) -> list[str]:
@@ -36,14 +51,18 @@ def cells(method: str, words: list[str]) -> list[str]:
     from lib.grid import methods
 
     one_of("method", method, methods())
+    parameters_of([words[i + 1] for i, w in enumerate(words[:-1]) if w in ("-f", "--parameters_file")])
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "prepared.ipynb"
         try:
             papermill.main([str(ROOT / "notebooks" / f"{method}.ipynb"), str(out), "--prepare-only",
                             "--no-progress-bar", "--log-level", "ERROR", *words], standalone_mode=False)
-        except (ClickException, OSError, ValueError) as e:
-            raise InputError(f"{USAGE}: {getattr(e, 'message', None) or e}".replace("\n", " ")) from e
-        return [c.source for c in nbformat.read(out, 4).cells if c.cell_type == "code"]
+            sources = [c.source for c in nbformat.read(out, 4).cells if c.cell_type == "code"]
+            for source in sources:  # a parameter's name may be anything
+                compile(source, "parameters", "exec")
+        except (ClickException, yaml.YAMLError, OSError, ValueError, TypeError, RecursionError, SyntaxError) as e:
+            raise InputError(f"{USAGE}: {shorten(getattr(e, 'message', None) or str(e), 300)}") from e
+    return sources
 
 
 def execute(sources: list[str], method: str) -> dict:

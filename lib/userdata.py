@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib.errors import InputError, shorten
+from lib.errors import InputError, listed, shorten
 from lib.tasks import Task
 
 LABEL_NAMES = ("label", "labels", "target", "class", "category", "y", "score", "rating", "sentiment", "intent")
@@ -88,7 +88,7 @@ def read_splits(path: Path) -> dict[str, pd.DataFrame]:
 def _column(frame: pd.DataFrame, given: str, names: tuple[str, ...], what: str, taken: set[str]) -> str | None:
     if given:
         if given not in frame.columns:
-            raise InputError(f"{what}: column {shorten(given)} is missing; the file has: {', '.join(frame.columns)}")
+            raise InputError(f"{what}: column {shorten(given)} is missing; the file has: {listed(frame.columns)}")
         return given
     lowered = {c.lower().strip(): c for c in frame.columns}
     return next((lowered[n] for n in names if n in lowered and lowered[n] not in taken), None)
@@ -108,13 +108,13 @@ def describe(path: Path, frames: dict[str, pd.DataFrame], *, text: str = "", tex
     first = frames.get("train", next(iter(frames.values())))
     label_column = _column(first, label, LABEL_NAMES, "label_column", set())
     if label_column is None:
-        raise InputError(f"task {path}: no label column found among {', '.join(first.columns)}; set label_column")
+        raise InputError(f"task {path}: no label column found among {listed(first.columns)}; set label_column")
     text_column = _column(first, text, TEXT_NAMES, "text_column", {label_column})
     second = _column(first, text_2, SECOND_NAMES, "text_column_2", {label_column, text_column or ""})
     if text_column is None:
         others = [c for c in first.columns if c not in (label_column, second) and _is_text(first[c])]
         if len(others) != 1:
-            raise InputError(f"task {path}: no text column found among {', '.join(first.columns)}; set text_column")
+            raise InputError(f"task {path}: no text column found among {listed(first.columns)}; set text_column")
         text_column = others[0]
     columns = (text_column,) + ((second,) if second else ())
     if len({label_column, *columns}) <= len(columns):

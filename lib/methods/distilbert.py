@@ -188,6 +188,7 @@ def general(run, max_tokens: int = 0) -> artefacts.Artefact:
     if not (p.kd_weight or p.mlm_weight or p.cosine_weight):
         raise InputError("kd_weight, mlm_weight, cosine_weight: 0 all three; at least one must be positive")
     text.refuse_overlap(p.text, run.data)
+    student_config(models.configuration(p.backbone), 1)  # what cannot be a teacher is refused before a head is trained
     head, first = mlm.head_for(p.backbone, run.tokenizer, p)
     teacher = mlm.MaskedLM(models.load_encoder(p.backbone), head)
     config = teacher.encoder.config

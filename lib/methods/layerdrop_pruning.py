@@ -21,6 +21,8 @@ class Droppable(nn.Module):
         self.layer = layer
         self.dropped = False
         self.tuples = False  # whether the layer answers with a tuple; found by `wrap`
+        if hasattr(layer, "attention_type"):  # ModernBERT asks each layer which mask it wants
+            self.attention_type = layer.attention_type
 
     def last_layers(self) -> list[nn.Module]:
         """The layer itself, when this is the encoder's last."""
