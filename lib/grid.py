@@ -6,6 +6,7 @@ Names are checked before Snakemake starts, so that a mistyped one is a line and 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import subprocess
@@ -89,6 +90,26 @@ def _make_room(profile: str, configuration: dict) -> None:
             record.unlink()
 
 
+def _claim(configuration: dict) -> list[int]:
+    """Wait until no other grid makes records of these tasks; open files whose locks say that this one does.
+
+    Snakemake deletes a job's output before it runs it, so two grids must not have the same job. The locks are the
+    system's: they end with the processes that hold the files, whatever kills them.
+    """
+    held = []
+    for task in sorted(configuration["tasks"]):
+        name = component("lock", f"{configuration['profile']}+{configuration['backbone']}+{task}"[:110])
+        path = build_dir() / "locks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
+        try:
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"waiting for another grid, which makes records of {task}", file=sys.stderr)
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+    return held
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the grid; Snakemake's exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,11 +138,13 @@ def main(arguments: list[str] | None = None) -> int:
     file = build_dir() / f"grid-{a.profile}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(configuration))
+    # --nolock: Snakemake's own lock outlives a killed grid; `_claim` does what it is for
     command = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(ROOT), "--configfile", str(file),
-               "--cores", a.cores, "--rerun-incomplete", "--rerun-triggers", "mtime", "--quiet", "rules",
+               "--cores", a.cores, "--nolock", "--rerun-incomplete", "--rerun-triggers", "mtime", "--quiet", "rules",
                *(["--dry-run"] if a.dry_run else [])]
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
-    return subprocess.call(command, env=environment, cwd=ROOT)
+    held = [] if a.dry_run else _claim(configuration)
+    return subprocess.call(command, env=environment, cwd=ROOT, pass_fds=held)
 
 
 if __name__ == "__main__":

@@ -155,3 +155,42 @@ def test_a_run_whose_record_exists_is_not_run_again(places):
 
 def test_configuration_is_plain_json(places):
     assert json.loads(json.dumps(grid.plan("ci"))) == grid.plan("ci")
+
+
+CLAIM = """
+import sys, time
+from lib import grid
+held = grid._claim({"profile": "p", "backbone": "b", "tasks": dict.fromkeys(sys.argv[1].split(","))})
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def claims(tasks, seconds):
+    return subprocess.Popen([sys.executable, "-c", CLAIM, tasks, str(seconds)], cwd=ROOT, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def test_a_grid_waits_for_another_with_its_tasks_and_a_killed_one_leaves_no_lock(places):
+    first = claims("rte,mrpc", 60)
+    assert first.stdout.readline() == "held\n"
+    second, third = claims("cola,rte", 0), claims("sst2", 0)
+    assert "waiting for another grid, which makes records of rte" in second.stderr.readline()
+    assert second.poll() is None
+    assert third.communicate(timeout=60) == ("held\n", "")  # nothing in common
+    assert second.poll() is None
+    first.kill()
+    assert second.communicate(timeout=60)[0] == "held\n"
+
+
+def test_snakemake_inherits_the_locks(places, monkeypatch):
+    """Where only `python -m lib.grid` is killed, Snakemake works on, and so must the locks."""
+    seen = {}
+    monkeypatch.setattr(subprocess, "call", lambda command, **k: seen.update(k, command=command) or 0)
+    assert grid.main(["--tasks", "rte mrpc", "--methods", "bert", "--seeds", "0"]) == 0
+    assert len(seen["pass_fds"]) == 2
+    assert "--nolock" in seen["command"]  # its own lock would outlive a killed grid
+    child = claims("rte", 0)
+    assert child.communicate(timeout=60)[0] == "held\n"  # other names of profile and backbone: nothing in common
+    for fd in seen["pass_fds"]:
+        os.close(fd)
