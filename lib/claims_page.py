@@ -108,7 +108,8 @@ def _effect(v: Verdict) -> Markup | str:
     if v.effect:
         seeds, rows = v.effect.seeds, v.effect.rows
         each = (lines(f"{task_title(t)}: {_number(x)}" + ("" if a is None else f" ({_number(a)} to {_number(b)})"),
-                      small(f"{seeds[t]} seeds, {rows[t]} rows")) for t, (x, a, b) in v.by_task.items())
+                      small(f"{seeds[t]} seeds" + (f", {rows[t]} rows" if rows[t] else "")))
+                for t, (x, a, b) in v.by_task.items())
         out.append(details("by task, 95%", lines(*each)))
     return lines(*out)
 

@@ -25,7 +25,7 @@ from statistics import median
 import pandas as pd
 
 from lib import claim_tables, effects
-from lib.claim_language import Test
+from lib.claim_language import RUNS, Test
 from lib.claim_runs import Runs, name
 from lib.claim_tables import NotThere
 from lib.claims import Claim, load
@@ -127,7 +127,9 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     if not used:
         return Verdict(c, UNTESTED, "; ".join(remarks), bound=bound)
     records = tuple(runs.record(c, t, x, s) for t, seeds in used.items() for x in c.labels for s in seeds)
-    rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows for t, seeds in used.items()}
+    # A number of the record, such as memory, does not depend on the scored rows.
+    on_rows = any(call.name != "value" for call in c.tests[0].calls if call.name in RUNS)
+    rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if on_rows else 0 for t, seeds in used.items()}
     scale = "; ".join(sorted({r.scale for r in records}))
     if stale := sum(map(is_stale, records)):
         remarks.append(f"{stale} of {len(records)} records are stale (made by other lib code)")
@@ -200,7 +202,7 @@ def table(found: list[Verdict]) -> pd.DataFrame:
         return {
             "claim": v.claim.id, "paper": v.claim.paper, "verdict": v.verdict, "effect": v.value, "low": low,
             "high": high, "bound": v.bound, "n_seeds": min(v.effect.seeds.values()) if v.effect else None,
-            "n_rows": sum(v.effect.rows.values()) if v.effect else None, "scale": v.scale, "p": v.p,
+            "n_rows": v.effect and (sum(v.effect.rows.values()) or None), "scale": v.scale, "p": v.p,
             "p_holm": v.p_holm, "level": v.level, "reported": own, "tasks": " ".join(v.by_task),
             "seeds_needed": v.needed.seeds if v.needed else None, "rows_needed": _rows_needed(v), "reason": v.reason,
             "records": " ".join(map(name, v.records)) or ("reported.csv" if v.claim.kind == "printed" else ""),

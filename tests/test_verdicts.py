@@ -158,6 +158,8 @@ def test_a_number_of_the_record(places):
     (v,) = judge(places, ("memory", test))
     assert v.verdict == verdicts.HOLDS
     assert v.value == pytest.approx(1.02, abs=0.01)
+    assert v.effect.rows == {"rte": 0}
+    assert verdicts.table([v])["n_rows"].isna().all()
     claim_records.put("theseus", "rte", 0, 0.8)  # without a measurement
     (v,) = judge(places, ("memory", test))
     assert (v.verdict, "has no peak_memory_mb" in v.reason) == (verdicts.UNTESTED, True)
