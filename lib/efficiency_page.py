@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from markupsafe import Markup
 
 from lib import efficiency_match as match
+from lib import figures
 from lib.errors import InputError
 from lib.paths import ROOT, results_dir
 from lib.reported import Reported
@@ -19,7 +21,8 @@ TITLES = {"params_m": "parameters, million", "params_m_without_projection": "par
           "memory_ratio": "times smaller in memory", "speedup": "times faster",
           "throughput_ratio": "times the throughput",
           "latency_ms": "times faster, from the printed latencies"}  # fmt: skip
-# Back end, batch and length that stand for "measured" in the table of speed-ups
+CURVES = ("BERT-base", "BERT, 6 layers", "TinyBERT4", "MobileBERT", "EfficientBERT", "TrimBERT n=2", "TrimBERT BANDD",
+          "TrimBERT n=inf")
 SHOWN = ("eager", "sdpa", "compile", "bf16", "onnx", "onnx-int8")
 
 
@@ -162,6 +165,77 @@ def stsb(reported: list[Reported], measured: pd.DataFrame | None) -> Markup:
                                                                         "Here"], body)
 
 
+def students(frame: pd.DataFrame | None) -> Markup:
+    """Trained students: score in float32 and int8, the drop, and latency of both; means over seeds."""
+    if frame is None or frame.empty:
+        return Markup("<p>{} (<code>python -m lib.efficiency_run students</code> scores the students of a grid)</p>"
+                      ).format(NOT_YET)
+    body = []
+    keys = ["profile", "backbone", "task", "method", "variant"]
+    for key, rows in frame.fillna({"variant": ""}).groupby(keys, sort=False):
+        profile, backbone, task, method, variant = key
+        body.append([lines("-".join(x for x in (method, variant) if x), small(f"{profile}, {backbone}")), task,
+                     len(rows), f"{rows.score_onnx.mean():.2f}", f"{rows.score_int8.mean():.2f}",
+                     lines(f"{rows.drop_int8.mean():+.2f}", small(f"{rows.drop_int8.min():+.2f} to "
+                                                                  f"{rows.drop_int8.max():+.2f}")),
+                     f"{rows.standard_error.mean():.2f}", f"{rows.latency_ms.median():.2f}",
+                     f"{rows.latency_int8_ms.median():.2f}", f"{rows.speedup_int8.median():.2f}",
+                     f"{rows.file_mb.mean():.0f} to {rows.file_int8_mb.mean():.0f}"])
+    head = ["Student", "Task", "Seeds", "Score, fp32", "Score, int8", "int8 minus fp32, points (range)",
+            "Standard error of a score, points", "Latency, PyTorch, ms", "Latency, ONNX int8, ms", "Times faster",
+            "File, MB"]
+    return table("Trained students after dynamic quantisation, batch 1, 128 tokens", head, body)
+
+
+def pareto(frame: pd.DataFrame | None) -> Markup:
+    """Score against latency of the trained students, a panel a task; a sentence where none was measured."""
+    if frame is None or frame.empty:
+        return Markup("<p>Score against latency: {}</p>").format(NOT_YET)
+    tasks = list(dict.fromkeys(frame.task))
+    rows = frame.fillna({"variant": ""}).groupby(["task", "method", "variant"], sort=False)[["score", "latency_ms"]]
+    means = rows.mean().reset_index()
+    with plt.rc_context(figures.STYLE):
+        figure, axes = plt.subplots(1, len(tasks), figsize=(1.2 + 3 * len(tasks), 3.2), squeeze=False)
+        for ax, task in zip(axes.flat, tasks, strict=True):
+            for m in means[means.task == task].itertuples():
+                name = "-".join(x for x in (m.method, m.variant) if x)
+                ax.plot(m.latency_ms, m.score, figures.mark_of(name), color=figures.colour_of(name), markersize=8)
+                ax.annotate(name, (m.latency_ms, m.score), textcoords="offset points", xytext=(5, 4), fontsize=8)
+            ax.set_title(task, fontsize=10)
+            ax.margins(0.25)
+        figure.supxlabel("latency, ms (batch 1, 128 tokens, PyTorch)", fontsize=10)
+        figure.supylabel("score, percent", fontsize=10)
+        figure.tight_layout()
+    words = "; ".join(f"{m.method}{'-' + m.variant if m.variant else ''} on {m.task}: {m.score:.1f} at "
+                      f"{m.latency_ms:.1f} ms" for m in means.itertuples())
+    return figures.svg(figure, f"Score against latency. {words}.", "students")
+
+
+def curves(measured: pd.DataFrame | None) -> Markup:
+    """Latency over length at batch 1, systems of Fig. 6 and students, on the back ends eager and sdpa."""
+    if measured is None or measured.empty:
+        return Markup("")
+    chosen = [n for n in CURVES if n in set(measured.system)]
+    ends = [b for b in ("eager", "sdpa", "onnx-int8") if b in set(measured.backend)]
+    one = measured[(measured.batch == 1) & measured.system.isin(chosen) & measured.backend.isin(ends)]
+    if one.empty:
+        return Markup("")
+    with plt.rc_context(figures.STYLE):
+        figure, axes = plt.subplots(1, len(ends), figsize=(1.5 + 3.2 * len(ends), 3.6), squeeze=False, sharey=True)
+        for ax, backend in zip(axes.flat, ends, strict=True):
+            for name, rows in one[one.backend == backend].groupby("system", sort=False):
+                rows = rows.sort_values("length")
+                ax.errorbar(rows.length, rows.latency_ms, yerr=rows.latency_iqr_ms / 2, marker="o", markersize=4,
+                            linewidth=1.2, label=name, capsize=2)
+            ax.set(xscale="log", yscale="log", title=backend)
+        axes.flat[0].legend(fontsize=7, frameon=False)
+        figure.supxlabel("tokens", fontsize=10)
+        figure.supylabel("latency, ms (interquartile range)", fontsize=10)
+        figure.tight_layout()
+    words = "; ".join(f"{r.system} on {r.backend} at {r.length}: {r.latency_ms:.0f} ms" for r in one.itertuples())
+    return figures.svg(figure, f"Latency over length at batch 1. {words}.", "latency")
+
+
 def machine(measured: pd.DataFrame | None) -> Markup:
     """What the timings were taken on, in one sentence."""
     if measured is None or measured.empty:
@@ -191,7 +265,7 @@ def whole(measured: pd.DataFrame | None) -> Markup:
 def fragments(reported: list[Reported]) -> dict[str, Markup]:
     """The page's parts by name. Raises `InputError` where sizes.csv cannot be read or a printed number has no shape."""
     sizes, measured = match.sizes(), csv("efficiency.csv")
-    block_flops = csv("blocks.csv")
+    trained, block_flops = csv("students.csv"), csv("blocks.csv")
     if block_flops is None:
         raise InputError("results/blocks.csv is not there; `make sizes` writes it")
     parameters = (*match.PARAMETERS, "params_embedding_m", "params_layers_m", "params_change")
@@ -200,7 +274,8 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-ratios": counted(reported, ("size_ratio", "memory_ratio"), "Size ratios to BERT-base", sizes),
         "efficiency-flops": counted(reported, ("flops_b",), "Operations at 128 tokens", sizes),
         "efficiency-blocks": blocks(block_flops, reported, csv("blocks_time.csv")),
-        "efficiency-speed": machine(measured) + speeds(reported, sizes, measured) + whole(measured),
+        "efficiency-speed": machine(measured) + speeds(reported, sizes, measured) + curves(measured) + whole(measured),
+        "efficiency-students": pareto(trained) + students(trained),
         "efficiency-stsb": stsb(reported, csv("stsb_pass.csv")),
         "efficiency-shapes": shapes(sizes),
     }

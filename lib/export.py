@@ -24,6 +24,7 @@ from lib.errors import InputError
 
 SHAPES = ((1, 5), (1, 17), (3, 5), (3, 17))  # (batch, length) at which an export is checked
 TOLERANCE = 1e-4
+ROUNDING = 4
 OPSET = 17
 
 
@@ -66,11 +67,14 @@ def random_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -> d
 def _names(model: nn.Module, given: dict) -> list[str]:
     """Outputs that are tensors and come from a fresh computation: logits, hidden state, pooled state."""
     with torch.inference_mode():
-        out = model(**given)
-    found = [k for k, v in out.items() if isinstance(v, torch.Tensor)]
+        found = _tensors(model(**given))
     if not found:
         raise ValueError(f"{type(model).__name__}: its output holds no tensor")
     return found
+
+
+def _tensors(out) -> list[str]:
+    return [k for k, v in out.items() if isinstance(v, torch.Tensor)]
 
 
 def export(model: nn.Module, path: Path) -> float:
@@ -78,7 +82,9 @@ def export(model: nn.Module, path: Path) -> float:
 
     A copy with written-out attention is exported; fused kernels have no ONNX counterpart. Inputs: `inputs_of`, int64
     (batch, length). Raises `ValueError` where the file's outputs differ from PyTorch's by more than `TOLERANCE` at one
-    of `SHAPES`, with padding in all rows but the first; the file is then removed.
+    of `SHAPES`, with padding in all rows but the first; the file is then removed. A network that amplifies rounding
+    (TrimBERT's normalised attention with random weights does) may differ by `ROUNDING` times what PyTorch's own float32
+    differs from float64.
     """
     model = copy.deepcopy(model).cpu().eval()
     for module in model.modules():
@@ -96,9 +102,10 @@ def export(model: nn.Module, path: Path) -> float:
         torch.onnx.export(_Outputs(model, list(given), names).eval(), tuple(given.values()), str(path), dynamo=False,
                           input_names=list(given), output_names=names, dynamic_axes=free, opset_version=OPSET)
     worst = difference(model, path)
-    if not worst <= TOLERANCE:
+    if not worst <= TOLERANCE and not worst <= (allowed := ROUNDING * rounding(model)):
         path.unlink()
-        raise ValueError(f"{path.name}: outputs differ from PyTorch's by {worst:.2g}, more than {TOLERANCE:g}")
+        raise ValueError(f"{path.name}: outputs differ from PyTorch's by {worst:.2g}, more than {TOLERANCE:g} and than "
+                         f"rounding explains ({allowed:.2g})")
     return worst
 
 
@@ -115,6 +122,21 @@ def session(path: Path, threads: int | None = None):
 def feeds(runtime, given: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """What a session takes of `given`; tracing drops an input that a model does not use."""
     return {i.name: given[i.name].numpy() for i in runtime.get_inputs()}
+
+
+def rounding(model: nn.Module, shapes=SHAPES) -> float:
+    """Largest difference of the model's float32 outputs to the same weights in float64, over real tokens."""
+    exact, worst = copy.deepcopy(model).double(), 0.0
+    for batch, length in shapes:
+        given = random_inputs(model, batch, length, seed=length)
+        with torch.inference_mode():
+            single, double = model(**given), exact(**given)
+        for name in _tensors(single):
+            apart = (single[name].double() - double[name]).abs()
+            if name == "last_hidden_state":
+                apart = apart[given["attention_mask"].bool()]
+            worst = max(worst, apart.max().item())
+    return worst
 
 
 def difference(model: nn.Module, path: Path, shapes=SHAPES) -> float:

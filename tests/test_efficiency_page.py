@@ -129,6 +129,35 @@ def test_the_pass_over_stsb(own):
     assert got[2][3] == "1.80 (eager)"
 
 
+def trained(*changes: dict) -> pd.DataFrame:
+    row = {"profile": "glue", "backbone": "minilm-l6", "variant": None, "seed": 0, "score": 60.0, "score_onnx": 60.0,
+           "score_int8": 59.5, "drop_int8": -0.5, "standard_error": 2.9, "latency_ms": 10.0, "latency_int8_ms": 4.0,
+           "speedup_int8": 2.5, "file_mb": 90.0, "file_int8_mb": 23.0}
+    return pd.DataFrame([{**row, **c} for c in changes])
+
+
+def test_students_show_drop_range_and_latency():
+    frame = trained({"task": "rte", "method": "theseus"}, {"task": "rte", "method": "theseus", "seed": 1,
+                    "score_int8": 61.0, "drop_int8": 1.0}, {"task": "rte", "method": "bert"})  # fmt: skip
+    got = cells(page.students(frame))
+    assert [r[:3] for r in got] == [["theseus glue, minilm-l6", "rte", "2"], ["bert glue, minilm-l6", "rte", "1"]]
+    assert got[0][3:6] == ["60.00", "60.25", "+0.25 -0.50 to +1.00"]
+    svg = str(page.pareto(frame))
+    assert svg.startswith("<svg")
+    assert "theseus on rte: 60.0 at 10.0 ms" in svg
+    assert "not measured yet" in text(page.students(None)) + text(page.pareto(None))
+
+
+def test_curves_are_drawn_from_batch_one():
+    frame = measured(*({"system": n, "backend": "eager", "batch": b, "length": t, "latency_ms": t / 2 + b,
+                        "speedup_vs_bert_base": 1.0} for n in ("BERT-base", "TinyBERT4") for b in (1, 8)
+                       for t in (32, 128)))
+    svg = str(page.curves(frame))
+    assert "BERT-base on eager at 128: 65 ms" in svg
+    assert "at 128: 72 ms" not in svg
+    assert page.curves(None) == ""
+
+
 def test_a_broken_table_is_one_line(own):
     (own / "efficiency.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"efficiency.csv: cannot be read"):

@@ -1,0 +1,110 @@
+"""Students scored after quantisation, and the pass over STS-B: on tiny models and made-up rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+import torch
+from synthetic_records import put, record
+
+from lib import batches, data, efficiency_run, efficiency_stsb, efficiency_students, evaluation, export, models
+from lib.errors import InputError
+from lib.tasks import Task
+
+PAIRS = Task("rte", ("text", "text_2"), "label", ("entailment", "not_entailment"), ("accuracy",))
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Forty made-up pairs under the name of RTE."""
+    words = tiny.rows(40)
+    frame = pd.DataFrame({"idx": range(40), "text": [w[0] for w in words], "text_2": [w[0][::-1] for w in words],
+                          "label": [int(w[1] == "positive") for w in words]})
+    loaded = SimpleNamespace(task=PAIRS, scored=datasets.Dataset.from_pandas(frame))
+    monkeypatch.setattr(data, "load", lambda name, **k: loaded)
+    return loaded
+
+
+def student(places, seed: int = 0, method: str = "theseus"):
+    """A record and its tiny student where a run leaves it."""
+    made = record(method=method, task="rte", seed=seed, teacher=66.0, hyperparameters={"lr": 1e-4, "max_length": 40})
+    put(made)
+    folder = efficiency_students.folder_of(made, places / "build")
+    tiny.save_classifier(folder, list(PAIRS.labels), seed=seed)
+    return made, folder
+
+
+def test_onnx_logits_are_torchs_in_the_order_of_the_rows(places, rows, tmp_path):
+    pytest.importorskip("onnxruntime")
+    _, folder = student(places)
+    model = models.load_any(str(folder))
+    encoded = batches.encode(rows.scored, models.load_tokenizer(str(folder)), 40)
+    assert len(set(encoded.lengths)) > 5
+    assert any(1 in types for types in encoded.inputs["token_type_ids"])
+    export.export(model, tmp_path / "model.onnx")
+    got = efficiency_students.onnx_logits(tmp_path / "model.onnx", encoded, size=7)
+    np.testing.assert_allclose(got, evaluation.predict(model, encoded), atol=1e-4)
+
+
+def test_a_line_for_each_student_that_is_there_and_none_twice(places, rows, capsys):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(InputError, match="none of the 0 records has its student there"):
+        efficiency_students.write(places / "build")
+    made, _ = student(places)
+    put(record(method="truncated", task="rte"))  # its student is gone
+    said = []
+    path = efficiency_students.write(places / "build", say=said.append)
+    frame = pd.read_csv(path)
+    assert path == places / "results" / "students.csv"
+    assert list(frame.method) == ["theseus"]
+    line = frame.iloc[0]
+    assert line.rows == 40
+    assert line.score_torch == line.score_onnx
+    assert line.drop_int8 == pytest.approx(line.score_int8 - line.score_onnx)
+    assert line.file_int8_mb < line.file_mb
+    assert min(line.latency_ms, line.latency_onnx_ms, line.latency_int8_ms) > 0
+    assert said[-1] == f"1 students; 1 records have none below {places / 'build'}"
+    before = path.read_bytes()
+    efficiency_students.write(places / "build", say=said.append)
+    assert path.read_bytes() == before
+    assert made.label == "theseus"
+
+
+def test_the_pass_over_stsb_takes_every_pair_once_in_each_round(monkeypatch):
+    seen = {}
+
+    class Counter(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def forward(self, input_ids, attention_mask):
+            assert input_ids.shape == attention_mask.shape
+            assert attention_mask.all()
+            seen.setdefault(self.name, []).append(input_ids.shape[1])
+
+    given = [torch.ones(1, n, dtype=torch.long) for n in (4, 9, 6)]
+    found = efficiency_stsb.measure(given, "eager", 2, build=lambda s, attention: Counter(s.name))
+    assert seen == dict.fromkeys(efficiency_stsb.SYSTEMS, [4, 9, 6] * 3)  # one pass that is not counted, two that are
+    assert [(r["system"], r["pairs"], r["tokens"], r["passes"]) for r in found] == [
+        ("BERT-base", 3, 19, 2), ("DistilBERT", 3, 19, 2)]
+    assert found[0]["ratio"] == 1.0
+
+
+def test_pairs_of_stsb_are_those_of_the_task(rows):
+    found = efficiency_stsb.pairs()
+    assert len(found) == 40
+    assert all(p.shape[0] == 1 and p[0, 0] == 101 and (p == 102).sum() == 2 for p in found)  # [CLS] a [SEP] b [SEP]
+
+
+def test_students_that_are_nowhere_are_one_line(places, capsys):
+    (places / "results" / "runs").mkdir(parents=True)
+    assert efficiency_run.main(["students", "--build", str(places / "nothing")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --build ")
+    assert error.count("\n") == 1
