@@ -57,6 +57,8 @@ test: $(STAMP) ## run the tests
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile
 
 test-slow: $(STAMP) ## run the slow tests too (kills, browser)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt -r requirements-slurm.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-browser.txt
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile -m "slow or not slow"
 
 lint: $(STAMP) ## check the style
@@ -67,6 +69,15 @@ grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus trun
 
 dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training: PROFILE=paper TASKS="mnli squad1"
 	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"
+
+bench: $(STAMP) ## speed of training against other ways, as ratios: results/bench.csv (20 minutes on a quiet machine)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	$(RUN) lib.bench
+
+audit: $(STAMP) ## known vulnerabilities of every pinned package; fails where one could not be looked up
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip --progress-spinner off \
+		$(addprefix -r ,$(wildcard requirements*.txt))
 
 compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60
 	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from markupsafe import Markup
 
 from lib.cells import number
@@ -10,13 +13,25 @@ from lib.pages import Study
 from lib.paper_pages import PAPERS
 from lib.stats import Spread
 from lib.systems import title_of
+from lib.verdicts import WORDS, Verdict
 
 
-def papers(study: Study) -> Markup:
-    """A list with one sentence for each of the six papers; "not run yet" where no committed run of it exists."""
+def papers(study: Study, found: Iterable[Verdict] = ()) -> Markup:
+    """A list with one sentence for each of the six papers, and what became of its claims; "not run yet" where no
+    committed run of it exists.
+    """
+    found = list(found)
     items = Markup("").join(
-        Markup('<li><a href="{}.html">{}</a>: {}</li>').format(p, title_of(p), sentence(p, study)) for p in PAPERS)
+        Markup('<li><a href="{}.html">{}</a>: {} {}</li>').format(p, title_of(p), sentence(p, study), claims(p, found))
+        for p in PAPERS)
     return Markup("<ul>{}</ul>").format(items)
+
+
+def claims(paper: str, found: list[Verdict]) -> Markup | str:
+    """How many claims of the paper got which verdict, in the verdicts' own order."""
+    counts = Counter(v.verdict for v in found if v.claim.paper == paper)
+    words = ", ".join(f"{counts[w]} {w}" for w in WORDS if counts[w])
+    return Markup('<a href="claims.html">Its claims</a>: {}.').format(words) if words else ""
 
 
 def sentence(method: str, study: Study) -> str:

@@ -27,6 +27,7 @@ from lib import (
     paper_pages,
     reproduce,
     results,
+    tradeoff,
     verdicts,
 )
 from lib.beside import beside, module_impact, ours_table, variants_beside
@@ -87,10 +88,11 @@ def write(study: Study) -> list[Path]:
     found = verdicts.judge(claims.load(rows=study.reported), study.records)
     fragments = {
         "glance": pages.glance(study),
+        "tradeoff": Markup('<div class="bc-picture">{}</div>').format(tradeoff.picture(study)),
         "picture": Markup('<div class="bc-picture">{}</div>').format(pages.picture(study)),
         "comparison": pages.comparison(study, local=False),
         "comparison-demo": pages.comparison(study, local=True),
-        "papers": overview.papers(study),
+        "papers": overview.papers(study, found),
         "ablations": ablations.page(study),
         "guide": guide.page(study),
         "reproduce": reproduce.page(study),

@@ -8,7 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 from synthetic_records import put, record, results_folder
 
-from lib import ablations, guide, overview, paper_pages, reproduce
+from lib import ablations, guide, overview, paper_pages, reproduce, tradeoff
 from lib.pages import Study, load_study
 from lib.paths import ROOT
 from lib.reported import load
@@ -172,6 +172,43 @@ def test_one_seed_and_unequal_tokens_decide_nothing():
     assert "one seed alone on RTE (+10.0)" in overview.sentence("theseus", study(*one))
     more = [one[0], one[1].model_copy(update={"tokens": 200_000})]
     assert "not run beside truncated fine-tuning at equal tokens" in overview.sentence("theseus", study(*more))
+
+
+def test_the_claims_of_a_paper_are_counted_by_verdict():
+    from types import SimpleNamespace as V
+
+    found = [V(verdict=w, claim=V(paper=p)) for w, p in (("undecided", "theseus"), ("holds", "theseus"),
+                                                         ("holds", "theseus"), ("holds", "tinybert"))]  # fmt: skip
+    html = overview.papers(study(), found)
+    assert "BERT-of-Theseus : not run yet. Its claims : 2 holds, 1 undecided." in text(html)
+    assert text(html).count("Its claims") == 2
+
+
+# --- score retained against speed-up
+
+
+def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
+    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+    found = {(p.method, p.ours): p for p in tradeoff.points(study(*three()))}
+    own = {(r.system, r.task): r.number for r in REPORTED if r.paper == "theseus" and r.where.startswith("Table 2 (")}
+    s, t = (sum(own[name, task] for task in tradeoff.TASKS) for name in ("BERT-of-Theseus", "BERT-base (predecessor)"))
+    assert found["theseus", False].retained == pytest.approx(100 * s / t)
+    assert found["theseus", False].speedup == 1.94
+    assert found["distilbert", False].speedup == pytest.approx(1.6)  # printed as 60% faster
+    assert found["theseus", True].speedup == pytest.approx(2.5)
+    assert found["theseus", True].retained == pytest.approx(100 * 61 / 66.1)
+    assert ("tinybert", True) not in found  # not run
+    assert not {m for m, _ in found} & {"trimbert", "efficientbert"}  # nothing printed of both
+    html = tradeoff.picture(study(*three()))
+    assert "BERT-of-Theseus ours: 2.50 times faster, 92.3% retained" in html
+    assert html.startswith("<svg role=")
+
+
+def test_retention_that_is_withheld_is_no_point(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
+    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+    assert not any(p.ours for p in tradeoff.points(study(*three(majority=65.95))))
 
 
 # --- how to reproduce

@@ -144,8 +144,12 @@
     document.querySelectorAll(".search-button__button").forEach((button) => {
       button.setAttribute("aria-label", button.textContent.replace(/\s+/g, " ").trim() || "Search");
     });
-    document.querySelector(".bd-sidebar-primary:not(dialog)")?.setAttribute("role", "complementary");
-    document.querySelector(".bd-sidebar-primary:not(dialog)")?.setAttribute("aria-label", "Book");
+    document.querySelectorAll(".theme-switch-button").forEach((button) => {
+      button.setAttribute("aria-label", "Color mode: Light Dark System Settings"); // the titles of its icons
+    });
+    const side = document.querySelector(".bd-sidebar-primary:not(dialog)");
+    side?.setAttribute("role", "complementary");
+    side?.setAttribute("aria-label", "Book");
   }
 
   function start() {
