@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from lib import distributed
 from lib.errors import InputError
@@ -83,12 +84,22 @@ def _make(kind: str, key: str, folder: Path, configuration: dict, make) -> None:
             print(f"building {kind} {key}", file=sys.stderr)
             place = partial
         else:  # a copy of what a killed attempt had left, but for checkpoints, which the main process reads for all
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}.")))
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(
+                dir=folder.parent, prefix=f".{key}.", ignore_cleanup_errors=True)))
             shutil.copytree(partial, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
         distributed.wait()  # until all have their copy
-        meta = make(place)
+        try:
+            meta = make(place)
+        except (OSError, SafetensorError) as e:
+            if "No space left" not in str(e):
+                raise
+            raise InputError(f"cannot write {kind} {key}: no space left in {folder.parent}; free some or set "
+                             "BERT_BUILD") from e
+        distributed.wait()
     if not distributed.main():
         return
+    for left in folder.parent.glob(f".{key}.*"):  # of killed processes that shared an attempt
+        shutil.rmtree(left, ignore_errors=True)
     shutil.rmtree(partial / "checkpoints", ignore_errors=True)
     if folder.exists():  # killed between rename and artefact.json
         shutil.rmtree(folder)

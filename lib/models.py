@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -321,6 +322,6 @@ def save_student(model: nn.Module, tokenizer, folder: Path) -> None:
     try:
         model.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)
-    except OSError as e:
-        raise InputError(f"output {folder}: cannot be written ({e.strerror or e})") from e
+    except (OSError, SafetensorError) as e:
+        raise InputError(f"output {folder}: cannot be written ({getattr(e, 'strerror', None) or e})") from e
     json.loads((folder / "config.json").read_text())  # half a file would show here, not at the user's

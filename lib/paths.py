@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 from pathlib import Path
+
+import psutil
 
 from lib.errors import InputError, shorten
 
@@ -53,7 +56,8 @@ def slug(text: str) -> str:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that after a kill the file is either the old one or the new one, never half.
 
-    Raises `InputError` where the disk is full or the folder cannot be written to.
+    What a killed process had left of an earlier attempt is removed. Raises `InputError` where the disk is full or the
+    folder cannot be written to.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -63,6 +67,10 @@ def write_atomic(path: Path, data: bytes) -> None:
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            pid = left.name.split(".")[-2]
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                left.unlink(missing_ok=True)
     except OSError as e:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -132,6 +132,11 @@ class Run:
         """Checkpoints of one stage of this run, tied to its configuration."""
         return Checkpoints(self.folder / "checkpoints" / component("stage", stage), digest([self.identity, stage]))
 
+    def clear(self) -> None:
+        """Delete the run's checkpoints, when what they led to is safely written."""
+        for stage in (self.folder / "checkpoints").glob("*"):
+            Checkpoints(stage, "").clear()
+
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Selection score ("held_out") in percent with its standard error as "tolerance"; with `score_curve` also that
         of the scored split, only watched."""
@@ -181,7 +186,9 @@ class Run:
             else:
                 from lib.methods import bert
 
-                artefact = bert.teacher(self.as_teacher())
+                fine_tuned = self.as_teacher()
+                artefact = bert.teacher(fine_tuned)
+                fine_tuned.clear()
                 self.artefacts.append(artefact)
                 model = models.load_classifier(str(artefact.folder / "model"), self.task)
                 self._teacher = Teacher(model, artefact, "fine-tuned here")
@@ -269,8 +276,7 @@ class Run:
             values |= {f"{split}_{k}": v for k, v in self.answers(student, split)[0].items()}
         record = self._record(student, history, frame, values)
         path = results.write(record, frame)
-        for stage in (self.folder / "checkpoints").glob("*"):
-            Checkpoints(stage, "").clear()
+        self.clear()
         print(f"record: {_show(path)}\nstudent: {_show(self.output)}")
         return record
 
@@ -398,8 +404,7 @@ def _trial(run: Run, method: Compress) -> dict:
 
     def make(folder: Path) -> dict:
         _, history = method(run, run.teacher().model)
-        for stage in (run.folder / "checkpoints").glob("*"):
-            Checkpoints(stage, "").clear()
+        run.clear()
         return {"score": history.kept_score, "tokens": history.tokens, "seconds": history.seconds}
 
     try:

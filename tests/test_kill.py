@@ -121,3 +121,72 @@ def test_killed_notebook_leaves_no_record_and_runs_again(tmp_path, films, backbo
     assert again.returncode == 0, again.stderr[-2000:]
     assert len(list(tmp_path.glob("results/**/*.json"))) == 1
     assert len(list(teacher.glob("*/artefact.json"))) == 1
+
+
+def test_twenty_moments_in_two_runs_that_share_a_teacher(tmp_path, films, backbone):
+    """In steps, half written checkpoints, records, predictions, students and artefacts; some checkpoints damaged too.
+
+    After each the same two runs are started again; what they leave in the end is what runs leave that nobody killed.
+    """
+    env = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run([sys.executable, "tests/kills.py", str(tmp_path), films, backbone, "0"], cwd=ROOT, env=env,
+                          capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert len(report["killed"]) == 20
+    assert report["damaged"] > 0
+    assert not report["unequal"]
+    assert not report["left"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """`small_disk(kilobytes)`: a folder on a file system of that size; again to change the size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = False
+
+    def size(kilobytes: int):
+        nonlocal mounted
+        option = f"{'remount,' if mounted else ''}size={kilobytes}k"
+        command = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"needs root: a tmpfs cannot be mounted here ({done.stderr.strip()})")
+        mounted = True
+        return place
+
+    yield size
+    if mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_full_disk_is_one_line_and_the_run_goes_on_with_more_room(tmp_path, films, backbone, small_disk):
+    whole = start(tmp_path / "whole", films, backbone, 0)
+    whole.communicate(timeout=600)
+    folder = small_disk(1600)  # room for what is asked before training, not for a second checkpoint
+    env = os.environ | {"BERT_RESULTS": str(folder / "results"), "BERT_BUILD": str(folder / "build")}
+    full = subprocess.run([sys.executable, "-c", DRIVER, films, backbone, "0", ""], cwd=ROOT, env=env,
+                          capture_output=True, text=True, timeout=600)
+    assert full.returncode == 1
+    last = full.stderr.strip().splitlines()[-1]
+    assert last.startswith("lib.errors.InputError: cannot write ")
+    assert "No space left on device" in last
+    assert not list(folder.glob("results/**/*.json"))
+    small_disk(64_000)
+    again = start(folder, films, backbone, 0)
+    out, _ = again.communicate(timeout=600)
+    assert again.returncode == 0
+    assert out.count("step") < 64  # of twice 32: it went on from the checkpoint that had been whole
+    assert outcome(folder) == outcome(tmp_path / "whole")
+    assert not [p for p in folder.rglob("*") if p.name.endswith(".tmp") and p.parent.name != "checkpoints"]
+
+
+def test_full_disk_when_the_student_is_left(tmp_path, backbone, small_disk):
+    from lib import models
+    from lib.errors import InputError
+
+    folder = small_disk(100)
+    with pytest.raises(InputError, match="cannot be written .*No space left") as e:
+        models.save_student(tiny.classifier(), tiny.tokenizer(), folder / "student")
+    assert "\n" not in str(e.value)
