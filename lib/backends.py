@@ -30,17 +30,18 @@ class Ready:
     run: Callable[[torch.Tensor, torch.Tensor], object]
     precision: str
     file_mb: float  # weights or ONNX file, MB (10**6 bytes)
+    lazy: bool = False  # its first call does other work (compiling), which is no property of the model
 
 
-def _torch(model: nn.Module, precision: str, call: Callable | None = None) -> Ready:
-    call = call or model
+def _torch(model: nn.Module, precision: str, compile: Callable | None = None) -> Ready:
+    call = compile(model) if compile else model
     size = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
 
     def run(ids, mask):
         with torch.inference_mode():
             return call(input_ids=ids, attention_mask=mask)
 
-    return Ready(run, precision, size)
+    return Ready(run, precision, size, lazy=compile is not None)
 
 
 def eager(make: Make, folder: Path) -> Ready:
@@ -57,8 +58,7 @@ def compiled(make: Make, folder: Path) -> Ready:
     """`torch.compile` over fused attention, shapes dynamic: one compilation serves all lengths of a batch size."""
     if not (shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")):
         raise Skipped("torch.compile needs a C++ compiler, and there is none on the PATH")
-    model = _fused(make)
-    return _torch(model, "fp32", torch.compile(model, dynamic=True))
+    return _torch(_fused(make), "fp32", lambda model: torch.compile(model, dynamic=True))
 
 
 def bf16(make: Make, folder: Path) -> Ready:

@@ -135,9 +135,10 @@ def _measured(measured: pd.DataFrame | None, name: str, length: int) -> Markup |
 
 def shapes(sizes: pd.DataFrame) -> Markup:
     """Every system: parameters by part, FLOPs, weights."""
-    body = [[lines(name, small(r.variant)), int(r.layers), f"{r.parameters / 1e6:.2f}", f"{r.embeddings / 1e6:.2f}",
-             f"{r.pooler / 1e6:.2f}", f"{r.flops_128 / 1e9:.2f}", f"{r.flops_128 / 2e9:.2f}",
-             f"{r.flops_512 / r.flops_128:.2f}", f"{r.file_mb:.0f}", f"{r.file_int8_mb:.0f}"]
+    body = [[lines(name, small(r.variant), small(f"in: {r.papers}")), int(r.layers), f"{r.parameters / 1e6:.2f}",
+             f"{r.embeddings / 1e6:.2f}", f"{r.pooler / 1e6:.2f}", f"{r.flops_128 / 1e9:.2f}",
+             f"{r.flops_128 / 2e9:.2f}", f"{r.flops_512 / r.flops_128:.2f}", f"{r.file_mb:.0f}",
+             f"{r.file_int8_mb:.0f}"]
             for name, r in sizes.iterrows()]
     head = ["System", "Layers", "Parameters, M", "of them embeddings", "of them pooler", "GFLOPs, 128 tokens",
             "GMACs, 128 tokens", "FLOPs 512 / 128", "fp32, MB", "int8, MB (by arithmetic)"]

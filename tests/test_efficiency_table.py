@@ -265,3 +265,28 @@ def test_what_was_not_timed_is_named(tmp_path):
         ("BERT-base", "onnx", over, "1 x 8, 2 x 8"), ("TinyBERT4", "onnx", "no onnx here", "1 x 8, 2 x 8")]
     done = pd.DataFrame([{**f, "backend": b, "batch": n} for f in found for b in p.backends for n in p.batches])
     assert "Everything" in efficiency_notebook.missing(p, done, table.Skips({}))
+
+
+def test_the_notebook_times_the_users_own_model(tmp_path, places, capsys):
+    from lib import efficiency_notebook
+
+    folder = str(tiny.save_classifier(tmp_path / "mine", ["no", "yes"]))
+    p = efficiency_run.Config(model=folder, backends=["eager", "sdpa"], lengths=[16], rounds=3, minutes=0.05)
+    frame = efficiency_notebook.own(p)
+    assert list(frame["back end"]) == ["eager", "sdpa"]
+    assert f"mine: BertForSequenceClassification, {tiny.LAYERS} layers" in capsys.readouterr().out
+    with pytest.raises(InputError, match=f"lengths: 65 is more than the {tiny.POSITIONS} positions of model"):
+        efficiency_notebook.own(efficiency_run.Config(model=folder, lengths=[65]))
+    assert "No model was given" in efficiency_notebook.own(efficiency_run.Config())
+
+
+def test_what_a_compiler_takes_is_not_the_models_memory(tmp_path):
+    big = []
+
+    def first_call_compiles(ids, mask):
+        if not big:
+            big.append(np.ones(25_000_000))  # 200 MB
+
+    held = {"x": 0.0}
+    peak = table._peak("x", Ready(first_call_compiles, "fp32", 1.0, lazy=True), held, (1, 8))
+    assert peak is None or peak < 60
