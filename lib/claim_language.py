@@ -11,6 +11,7 @@ texts in quotes where a name holds a hyphen or a dot:
 * `score(run)`: score in percent of a method or of `method-variant`, for one task and one seed
 * `retention(run)`: 100 * its score / the score of the teacher `bert` of the same seed
 * `value(run, field)`: a number of its record, one of `FIELDS`
+* `int8_drop(run)`: what eight-bit weights change in its score, in points: a cell of `results/students.csv`
 * `printed(name)`: the number that the claim's evidence `name` refers to in `reported.csv`; of a bound (">2") the number
 * `size(system, column)`: a cell of `results/sizes.csv`
 * `block(column, length=...)`: a cell of `results/blocks.csv`, one BERT-base block by part
@@ -30,10 +31,11 @@ from lib.errors import InputError, one_of, shorten
 
 LIMIT = 900  # characters of an expression
 FIELDS = ("peak_memory_mb", "tokens", "wall_seconds", "steps", "parameters", "parameters_without_embeddings")
-RUNS = ("score", "retention", "value")
+RUNS = ("score", "retention", "value", "int8_drop")
+ON_ROWS = ("score", "retention")  # those that the scored rows decide
 TABLES = ("size", "block", "latency")
 # Arguments without a name, and names of the others
-CALLS = {"score": 1, "retention": 1, "value": 2, "printed": 1, "size": 2, "block": 1, "latency": 1}
+CALLS = {"score": 1, "retention": 1, "value": 2, "int8_drop": 1, "printed": 1, "size": 2, "block": 1, "latency": 1}
 NAMED = {"block": ("length",), "latency": ("length", "batch", "backend", "threads")}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}

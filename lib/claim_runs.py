@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from lib import resampling
+from lib import claim_tables, resampling
 from lib.claims import TEACHER, Claim
 from lib.comparison import teacher_of
 from lib.errors import InputError
@@ -95,7 +95,11 @@ class Runs:
                     raise InputError(f"{name(record)}: has no {field}")
                 return float(number)
 
-            functions = {"score": score, "retention": retention, "value": value, "printed": claim.printed}
+            def int8_drop(label: str, seed=seed) -> float:
+                return claim_tables.int8_drop(self.record(claim, task, label, seed))
+
+            functions = {"score": score, "retention": retention, "value": value, "int8_drop": int8_drop,
+                         "printed": claim.printed}
             with np.errstate(divide="ignore", invalid="ignore"):
                 effect = claim.tests[0].effect.value(functions, claim.margin or 0.0)
             out.append(np.broadcast_to(effect, 1 + self.draws))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from lib.errors import InputError
 from lib.paths import results_dir
+from lib.results import Record
 
 
 class NotThere(InputError):
@@ -18,7 +19,7 @@ class NotThere(InputError):
 @functools.lru_cache(maxsize=8)
 def _read(path: Path, changed: int) -> pd.DataFrame:
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as e:
         raise InputError(f"{path}: is no CSV table ({' '.join(str(e).split())[:160]})") from e
 
@@ -37,8 +38,8 @@ def cell(file: str, column: str, **where: object) -> float:
             raise NotThere(f"results/{file} has no column {name!r}")
     found = table
     for name, value in where.items():
-        found = found[found[name].astype(str) == str(value)]
-    words = ", ".join(f"{k} {v}" for k, v in where.items())
+        found = found[found[name] == str(value)]
+    words = ", ".join(f"{k} {v}" for k, v in where.items() if v != "")
     if found.empty:
         raise NotThere(f"results/{file} has no row of {words}")
     if len(found) > 1:
@@ -62,3 +63,9 @@ def block(column: str, **where: object) -> float:
 def latency(system: str, **where: object) -> float:
     """Median time of a batch in milliseconds, of `results/efficiency.csv` (`make efficiency`)."""
     return cell("efficiency.csv", "latency_ms", system=system, **where)
+
+
+def int8_drop(record: Record) -> float:
+    """Score with eight-bit weights minus score, in points: `results/students.csv` (`lib.efficiency_run students`)."""
+    key = ("profile", "backbone", "task", "method", "variant", "seed")
+    return cell("students.csv", "drop_int8", **{k: getattr(record, k) for k in key})

@@ -25,7 +25,7 @@ from statistics import median
 import pandas as pd
 
 from lib import claim_tables, effects
-from lib.claim_language import RUNS, Test
+from lib.claim_language import ON_ROWS, Test
 from lib.claim_runs import Runs, name
 from lib.claim_tables import NotThere
 from lib.claims import Claim, load
@@ -128,7 +128,7 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
         return Verdict(c, UNTESTED, "; ".join(remarks), bound=bound)
     records = tuple(runs.record(c, t, x, s) for t, seeds in used.items() for x in c.labels for s in seeds)
     # A number of the record, such as memory, does not depend on the scored rows.
-    on_rows = any(call.name != "value" for call in c.tests[0].calls if call.name in RUNS)
+    on_rows = any(call.name in ON_ROWS for call in c.tests[0].calls)
     rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if on_rows else 0 for t, seeds in used.items()}
     scale = "; ".join(sorted({r.scale for r in records}))
     if stale := sum(map(is_stale, records)):

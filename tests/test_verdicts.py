@@ -165,6 +165,25 @@ def test_a_number_of_the_record(places):
     assert (v.verdict, "has no peak_memory_mb" in v.reason) == (verdicts.UNTESTED, True)
 
 
+def test_what_eight_bits_change_comes_from_the_table_of_students(places):
+    test = ("int8", "int8_drop(mobilebert) > -margin", "margin: 1", "tasks: [rte]")
+    runs("mobilebert", "rte", 0.8)
+    (v,) = judge(places, test)
+    assert (v.verdict, "students.csv does not exist yet" in v.reason) == (verdicts.UNTESTED, True)
+    head = "profile,backbone,task,method,variant,seed,drop_int8\n"
+    line = "glue,minilm-l6,rte,mobilebert,{},{},{}\n"
+    own = "".join(line.format("", s, -0.1 * s) for s in range(3))
+    file = places / "results" / "students.csv"
+    file.write_text(head + own + line.format("joint", 0, -50))
+    (v,) = judge(places, test)
+    assert v.verdict == verdicts.HOLDS
+    assert v.value == pytest.approx(-0.1)
+    assert v.effect.rows == {"rte": 0}
+    file.write_text(head + line.format("joint", 0, -50))
+    (v,) = judge(places, test)
+    assert (v.verdict, "no row of profile glue" in v.reason) == (verdicts.UNTESTED, True)
+
+
 @pytest.mark.parametrize("harm", ["gone", "torn", "columns", "other score", "other rows", "repeated"])
 def test_predictions_that_do_not_fit_are_named_not_used(places, harm):
     runs("theseus", "rte", 0.9)
