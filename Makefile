@@ -6,6 +6,7 @@ PROFILE ?= glue
 TASKS ?=
 METHODS ?=
 SEEDS ?=
+EXECUTOR ?= local
 THREADS ?= 0
 TASK ?=
 TEACHER ?=
@@ -24,7 +25,7 @@ STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 
-.PHONY: help setup book test test-slow lint grid dry-run compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
+.PHONY: help setup book test test-slow lint bench audit grid dry-run compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,8 +65,12 @@ test-slow: $(STAMP) ## run the slow tests too (kills, browser)
 lint: $(STAMP) ## check the style
 	$(RUN) ruff check .
 
-grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2" THREADS=1 (of a run)
-	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)" --threads "$(THREADS)"
+grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2" THREADS=1 (of a run) EXECUTOR=slurm
+ifeq ($(EXECUTOR),slurm)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-slurm.txt
+endif
+	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)" --threads "$(THREADS)" \
+		--executor "$(EXECUTOR)"
 
 dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training: PROFILE=paper TASKS="mnli squad1"
 	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"

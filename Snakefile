@@ -54,7 +54,7 @@ rule run:
         settings=settings,
         task=lambda w: TASKS[w.task],
         executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{w.task}/{w.method}/seed-{w.seed}.ipynb",
-    threads: config["threads"] or workflow.cores
+    threads: config["threads"] or config["cores"]
     retries: config.get("retries", 0)
     resources:
         mem_mb=8000,
@@ -88,7 +88,7 @@ rule efficiency:
         PAGE.format(method="efficiency"),
     params:
         executed=f"{BUILD}/executed/{PROFILE}/efficiency.ipynb",
-    threads: workflow.cores
+    threads: config["cores"]
     shell:
         "mkdir -p $(dirname {params.executed}) book/executed && OMP_NUM_THREADS={threads} OMP_WAIT_POLICY=passive "
         "papermill notebooks/efficiency.ipynb {params.executed:q} -f notebooks/profiles/{PROFILE}-efficiency.yaml "

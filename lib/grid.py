@@ -9,14 +9,16 @@ import argparse
 import fcntl
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 
+from lib import slurm
 from lib.backbones import label
-from lib.errors import InputError, one_of
+from lib.errors import InputError, one_of, shorten
 from lib.paths import ROOT, as_path, build_dir, component, results_dir
 from lib.tasks import TASKS, own_label
 
@@ -120,19 +122,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pages", action="store_true", help="also leave the executed notebooks for the book")
     parser.add_argument("--cores", default=str(os.cpu_count() or 1))
     parser.add_argument("--threads", default="0", help="of one run; fewer than the cores: several runs at once. 0: all")
+    parser.add_argument("--executor", default="local", help="local or slurm (lib/slurm.py)")
+    parser.add_argument("--jobs", default="16", help="of SLURM at once")
+    parser.add_argument("--snakemake", default="", help="further words for Snakemake, such as --default-resources ...")
     parser.add_argument("--dry-run", action="store_true")
     a = parser.parse_args(arguments)
     try:
         if a.pages:
             one_of("--pages with --profile", a.profile, LOCAL)
-        for name, value in (("--cores", a.cores), ("--threads", a.threads)):
-            if not value.isdecimal() or (name == "--cores" and value == "0"):
-                raise InputError(f"{name}: {value!r} is not a whole number of {int(name == '--cores')} or more")
+        for name, value in (("--cores", a.cores), ("--threads", a.threads), ("--jobs", a.jobs)):
+            if not value.isdecimal() or (name != "--threads" and int(value) == 0):
+                least = int(name != "--threads")
+                raise InputError(f"{name}: {shorten(value)} is not a whole number of {least} or more")
+        one_of("EXECUTOR", a.executor, ("local", "slurm"))
+        where = slurm.arguments(int(a.jobs)) if a.executor == "slurm" else ["--cores", a.cores]
         configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    configuration["threads"] = min(int(a.threads), int(a.cores))
+    configuration |= {"threads": min(int(a.threads), int(a.cores)), "cores": int(a.cores)}
+    if a.executor == "slurm":  # there a job asks for its own cores; those here say nothing
+        configuration["threads"] = int(a.threads) or int(a.cores)
     if a.pages:
         _make_room(a.profile, configuration)
     file = build_dir() / f"grid-{a.profile}.json"
@@ -140,8 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
     file.write_text(json.dumps(configuration))
     # --nolock: Snakemake's own lock outlives a killed grid; `_claim` does what it is for
     command = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(ROOT), "--configfile", str(file),
-               "--cores", a.cores, "--nolock", "--rerun-incomplete", "--rerun-triggers", "mtime", "--quiet", "rules",
-               *(["--dry-run"] if a.dry_run else [])]
+               *where, "--nolock", "--rerun-incomplete", "--rerun-triggers", "mtime", "--quiet", "rules",
+               *(["--dry-run"] if a.dry_run else []), *shlex.split(a.snakemake)]
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
     held = [] if a.dry_run else _claim(configuration)
     return subprocess.call(command, env=environment, cwd=ROOT, pass_fds=held)

@@ -124,7 +124,7 @@ def test_runs_of_one_thread_go_side_by_side(places, monkeypatch):
     for asked, cores, given in (("1", "2", 1), ("8", "2", 2), ("0", "2", 0)):
         grid.main(["--profile", "glue", "--threads", asked, "--cores", cores])
         assert json.loads((places / "build" / "grid-glue.json").read_text())["threads"] == given
-    assert 'threads: config["threads"] or workflow.cores' in (ROOT / "Snakefile").read_text()
+    assert 'threads: config["threads"] or config["cores"]' in (ROOT / "Snakefile").read_text()
 
 
 def planned(places, *words: str) -> list[str]:
