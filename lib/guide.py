@@ -83,12 +83,12 @@ def page(study: Study) -> Markup:
     group = main_group(study.committed)
     found = lines_of(group[2]) if group else []
     missing = [m for m in ASKS if m not in {x.method for x in found}]
-    gaps = []
+    gaps: list[object] = []
     if missing:
         gaps.append("Not run on these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
     if found and max(len(x.scores) for x in found) < 2:
         gaps.append("One run a method: no difference of scores is told from chance.")
-    gaps.append("Latency and memory are not in these records: see the page about efficiency.")
+    gaps.append(Markup('Latency and memory are not in these records: <a href="efficiency.html">sizes and speeds</a>.'))
     head = Markup("<h2>What is missing</h2><ul>{}</ul>").format(
         Markup("").join(Markup("<li>{}</li>").format(g) for g in gaps))
     if not found:

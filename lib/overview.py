@@ -30,7 +30,7 @@ def papers(study: Study, found: Iterable[Verdict] = ()) -> Markup:
 def claims(paper: str, found: list[Verdict]) -> Markup | str:
     """How many claims of the paper got which verdict, in the verdicts' own order."""
     counts = Counter(v.verdict for v in found if v.claim.paper == paper)
-    words = ", ".join(f"{counts[w]} {w}" for w in WORDS if counts[w])
+    words = ", ".join(f"{w} {counts[w]}" for w in WORDS if counts[w])
     return Markup('<a href="claims.html">Its claims</a>: {}.').format(words) if words else ""
 
 

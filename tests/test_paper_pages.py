@@ -180,7 +180,7 @@ def test_the_claims_of_a_paper_are_counted_by_verdict():
     found = [V(verdict=w, claim=V(paper=p)) for w, p in (("undecided", "theseus"), ("holds", "theseus"),
                                                          ("holds", "theseus"), ("holds", "tinybert"))]  # fmt: skip
     html = overview.papers(study(), found)
-    assert "BERT-of-Theseus : not run yet. Its claims : 2 holds, 1 undecided." in text(html)
+    assert "BERT-of-Theseus : not run yet. Its claims : holds 2, undecided 1." in text(html)
     assert text(html).count("Its claims") == 2
 
 
