@@ -112,6 +112,16 @@ def test_a_latency_is_set_against_the_papers_own_base():
     assert not [r for r in got if r[1] == "BERT-base"]
 
 
+def test_sentences_are_made_from_the_numbers(own):
+    said = text(page.faster_than_work(load(), sizes()))
+    assert "trimbert BANDD+n=2 (1.41 printed in Fig. 6, sequence length 1024, 1.37 by operations)" in said
+    assert "mobilebert MobileBERT (5.50 printed in Abstract, 4.15 by operations)" in said
+    assert "TinyBERT4" not in said  # 9.4 printed, 17.9 by operations
+    said = text(page.constant_surplus(load(), sizes()))
+    assert "0.15 (12 layers), 0.15 (4 layers), 0.13 (6 layers)" in said
+    assert "0.151" in said
+
+
 def test_the_machine_is_named(own):
     frame = measured({"system": "DistilBERT", "backend": "eager", "batch": 1, "length": 128, "latency_ms": 50.0,
                       "speedup_vs_bert_base": 1.9})
