@@ -154,7 +154,11 @@ def main(arguments: list[str] | None = None) -> int:
                *(["--dry-run"] if a.dry_run else []), *shlex.split(a.snakemake)]
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
     held = [] if a.dry_run else _claim(configuration)
-    return subprocess.call(command, env=environment, cwd=ROOT, pass_fds=held)
+    try:
+        return subprocess.call(command, env=environment, cwd=ROOT, pass_fds=held)
+    finally:
+        for lock in held:
+            os.close(lock)
 
 
 if __name__ == "__main__":
