@@ -21,6 +21,7 @@ import pandas as pd
 from lib import hub, squad, userdata
 from lib.errors import InputError, listed, one_of, shorten
 from lib.paths import as_path
+from lib.provenance import hash_share
 from lib.tasks import TASKS, Task
 
 COLUMNS = ("idx", "text", "text_2", "label")  # of every split here; text_2 is "" for one sentence
@@ -56,11 +57,6 @@ def package_folder(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise InputError(f"package {name}: is not installed; run `make setup` (requirements-data.txt holds it)")
     return Path(spec.submodule_search_locations[0])
-
-
-def _hash_share(text: str, salt: str) -> float:
-    """A number in [0, 1) fixed by the text: equal texts always fall into the same split."""
-    return int.from_bytes(hashlib.sha256(f"{salt}\0{text}".encode()).digest()[:8], "big") / 2**64
 
 
 def _frame(rows: pd.DataFrame, task: Task, split: str) -> pd.DataFrame:
@@ -108,7 +104,7 @@ def _content_hash(frame: pd.DataFrame) -> str:
 
 def _split(frame: pd.DataFrame, salt: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rest, part): `part` holds about `share` of the rows, by a hash of the text."""
-    marks = [_hash_share(a + "\0" + b, salt) < share for a, b in zip(frame["text"], frame["text_2"], strict=True)]
+    marks = [hash_share(a + "\0" + b, salt) < share for a, b in zip(frame["text"], frame["text_2"], strict=True)]
     inside = pd.Series(marks, index=frame.index)
     return frame[~inside], frame[inside]
 
@@ -225,7 +221,7 @@ def load(name: str, *, max_rows: int = 0, text_column: str = "", text_column_2: 
     else:
         train, held_out = _split(train, "held-out", 0.1)
     if max_rows and len(train) > max_rows:
-        order = sorted(train.index, key=lambda i: _hash_share(train["text"][i] + "\0" + train["text_2"][i], "cap"))
+        order = sorted(train.index, key=lambda i: hash_share(train["text"][i] + "\0" + train["text_2"][i], "cap"))
         train = train.loc[sorted(order[:max_rows])]
     scored = frames.pop(task.scored)
     for what, part in (("training", train), ("held-out", held_out), (task.scored, scored)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from transformers import BertConfig, PretrainedConfig
 from lib import efficiency_counts, grid, models
 from lib.errors import InputError, one_of
 from lib.parameters import Parameters, validate
+from lib.runs import SPAN_METHODS
 from lib.tasks import TASKS
 
 # Rows of the training sets on the hub (GLUE: Wang et al. 2019, Table 1, exact numbers as counted; SQuAD: its papers).
@@ -139,12 +139,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         one_of("PROFILE", a.profile, grid.profiles())
         tasks = a.tasks.split() or [t for t in ROWS if t != "wnli"]
-        names = a.methods.split() or ["bert", *(m for m in grid.methods() if m not in ("bert", "efficiency"))]
+        names = a.methods.split() or ["bert", *(m for m in grid.methods() if m != "bert")]
         if a.tflops <= 0:
             raise InputError(f"--tflops: {a.tflops} must be above 0")
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        from lib.runs import SPAN_METHODS
-
         for task in tasks:
             one_of("TASKS", task, [t for t in TASKS if t in ROWS])
             for method in names:

@@ -27,6 +27,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+def hash_share(text: str, salt: str) -> float:
+    """A number in [0, 1) fixed by the text: equal texts always fall into the same split."""
+    return int.from_bytes(hashlib.sha256(f"{salt}\0{text}".encode()).digest()[:8], "big") / 2**64
+
+
 def _code(path: Path) -> str:
     """Source without comments, layout and docstrings: only what runs counts."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

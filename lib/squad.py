@@ -20,6 +20,7 @@ import pandas as pd
 
 from lib import hub, userdata
 from lib.errors import InputError
+from lib.provenance import hash_share
 from lib.tasks import Task
 
 FILES = {"squad1": ("v1.1", "rajpurkar/squad"), "squad2": ("v2.0", "rajpurkar/squad_v2")}
@@ -87,14 +88,9 @@ def _read(task: Task, split: str) -> tuple[pd.DataFrame | None, str]:
                          f"SQUAD_DIR to a folder with {version}/(train, validation).parquet") from None
 
 
-def share(text: str, salt: str) -> float:
-    """A number in [0, 1) fixed by the text."""
-    return int.from_bytes(hashlib.sha256(f"{salt}\0{text}".encode()).digest()[:8], "big") / 2**64
-
-
 def by_article(frame: pd.DataFrame, salt: str, part: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rest, part): about `part` of the articles, those with the lowest hash, at least one on each side."""
-    titles = sorted(frame["title"].unique(), key=lambda t: share(t, salt))
+    titles = sorted(frame["title"].unique(), key=lambda t: hash_share(t, salt))
     if len(titles) < 2:
         raise InputError(f"SQuAD rows of {len(titles)} article cannot be split; at least 2 are needed")
     chosen = set(titles[: max(1, round(part * len(titles)))])
@@ -129,6 +125,6 @@ def load(task: Task, max_rows: int = 0) -> tuple[dict[str, pd.DataFrame], str, d
     hashes = {"train": content_hash(train), "validation": content_hash(validation)}
     train, held_out = by_article(train, "held-out", 0.1)
     if max_rows and len(train) > max_rows:
-        train = train.loc[sorted(sorted(train.index, key=lambda i: share(train["id"][i], "cap"))[:max_rows])]
+        train = train.loc[sorted(sorted(train.index, key=lambda i: hash_share(train["id"][i], "cap"))[:max_rows])]
         hashes["train"] = content_hash(train)
     return {"train": train, "held_out": held_out, "validation": validation}, source, hashes

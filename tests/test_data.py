@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import tiny
 
-from lib import data
+from lib import data, provenance
 from lib.data import load
 from lib.errors import InputError
 from lib.paths import component
@@ -65,11 +65,11 @@ def test_equal_texts_fall_into_one_split(tmp_path):
 
 
 def test_shares_are_about_a_tenth():
-    shares = np.array([data._hash_share(f"text {i}", "held-out") for i in range(20_000)])
+    shares = np.array([provenance.hash_share(f"text {i}", "held-out") for i in range(20_000)])
     assert shares.min() >= 0
     assert shares.max() < 1
     assert abs((shares < 0.1).mean() - 0.1) < 4 * np.sqrt(0.1 * 0.9 / 20_000)
-    other = np.array([data._hash_share(f"text {i}", "own-test") for i in range(20_000)])
+    other = np.array([provenance.hash_share(f"text {i}", "own-test") for i in range(20_000)])
     assert abs(np.corrcoef(shares, other)[0, 1]) < 0.03  # a row's place in one split says nothing of the other
 
 
