@@ -20,6 +20,7 @@ from lib import slurm
 from lib.backbones import label
 from lib.errors import InputError, one_of, shorten
 from lib.paths import ROOT, as_path, build_dir, component, results_dir
+from lib.provenance import digest
 from lib.tasks import TASKS, own_label
 
 LOCAL = ("demo", "ci")  # profiles whose records are made on each machine and not committed
@@ -145,7 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
         configuration["threads"] = int(a.threads) or int(a.cores)
     if a.pages:
         _make_room(a.profile, configuration)
-    file = build_dir() / f"grid-{a.profile}.json"
+    # Named by what it holds, because two grids of one profile may run at once
+    file = build_dir() / "grids" / f"{a.profile}-{digest(configuration)}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(configuration))
     # --nolock: Snakemake's own lock outlives a killed grid; `_claim` does what it is for

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny
@@ -38,6 +39,24 @@ def test_profiles_have_grids_of_their_own(name):
     assert {"bert", "truncated", "theseus"} <= set(grid.methods())
 
 
+def newest(places) -> Path:
+    """The configuration that the last grid wrote."""
+    return max((places / "build" / "grids").glob("*.json"), key=lambda p: p.stat().st_mtime_ns)
+
+
+def configuration(places) -> dict:
+    return json.loads(newest(places).read_text())
+
+
+def test_two_grids_of_one_profile_do_not_take_each_others_configuration(places, monkeypatch):
+    """They did: a second grid, started while the first one's Snakemake still read its file, ran the first one's tasks."""
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
+    for task in ("mrpc", "rte", "mrpc"):
+        grid.main(["--profile", "glue", "--tasks", task])
+        assert list(configuration(places)["tasks"]) == [task]
+    assert len(list((places / "build" / "grids").glob("*.json"))) == 2
+
+
 def test_the_spine_is_reported_on_glue_with_three_seeds():
     own = yaml.safe_load((ROOT / "notebooks" / "profiles" / "grid.yaml").read_text())["glue"]
     assert {"mrpc", "rte", "cola", "stsb"} <= set(own["tasks"])
@@ -52,7 +71,7 @@ def test_a_declared_task_brings_its_profile_file_and_a_users_file_of_that_name_d
         done = subprocess.run([sys.executable, "-m", "lib.grid", "--profile", "glue", "--tasks", task, "--methods",
                                "bert", "--seeds", "0", "--dry-run"], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stderr
-        file = json.loads((places / "build" / "grid-glue.json").read_text())
+        file = configuration(places)
         said.append(_settings(file, next(iter(file["tasks"])), "bert"))
     assert said == ["-f notebooks/profiles/glue.yaml -f notebooks/profiles/glue-squad1.yaml",
                     "-f notebooks/profiles/glue.yaml"]
@@ -123,14 +142,14 @@ def test_runs_of_one_thread_go_side_by_side(places, monkeypatch):
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
     for asked, cores, given in (("1", "2", 1), ("8", "2", 2), ("0", "2", 0)):
         grid.main(["--profile", "glue", "--threads", asked, "--cores", cores])
-        assert json.loads((places / "build" / "grid-glue.json").read_text())["threads"] == given
+        assert configuration(places)["threads"] == given
     assert 'threads: config["threads"] or config["cores"]' in (ROOT / "Snakefile").read_text()
 
 
 def planned(places, *words: str) -> list[str]:
     """Records that Snakemake would make, `<method>/seed-<n>`, sorted."""
     grid.main(["--profile", "glue", "--dry-run", "--cores", "1", *words])  # writes the configuration
-    command = ["snakemake", "--snakefile", "Snakefile", "--configfile", str(places / "build" / "grid-glue.json"),
+    command = ["snakemake", "--snakefile", "Snakefile", "--configfile", str(newest(places)),
                "--cores", "1", "--rerun-incomplete", "--rerun-triggers", "mtime", "--dry-run"]
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300,
                           env=dict(os.environ))
