@@ -49,7 +49,7 @@ def configuration(places) -> dict:
 
 
 def test_two_grids_of_one_profile_do_not_take_each_others_configuration(places, monkeypatch):
-    """They did: a second grid, started while the first one's Snakemake still read its file, ran the first one's tasks."""
+    """They did: a second grid overwrote the file that the first one's Snakemake was about to read."""
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
     for task in ("mrpc", "rte", "mrpc"):
         grid.main(["--profile", "glue", "--tasks", task])
