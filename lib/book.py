@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lib import bookcheck, report
+from lib import report
+from lib.reporting import bookcheck
 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # of this interpreter, whatever is on the PATH
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import yaml
 from transformers import BertConfig, PretrainedConfig
 
-from lib import efficiency_counts, grid, models
+from lib import grid, models
+from lib.efficiency import counts
 from lib.errors import InputError, one_of
 from lib.parameters import Parameters, validate
 from lib.runs import SPAN_METHODS
@@ -91,7 +92,7 @@ def memory_gb(config: PretrainedConfig, tokens: int, length: int) -> float:
     2205.05198), equation 1: tokens * hidden * (34 + 5 * heads * length / hidden) bytes; logits of language modelling
     not counted.
     """
-    n = efficiency_counts.counts(config).parameters
+    n = counts.counts(config).parameters
     h, a = config.hidden_size, config.num_attention_heads
     activations = config.num_hidden_layers * tokens * h * (34 + 5 * a * length / h)
     return ((STATE + 4) * n + activations) / 1e9
@@ -107,7 +108,7 @@ def describe(profile: str, task: str, method: str, tflops: float, **given) -> di
     if longest > config.max_position_embeddings:
         raise InputError(f"text_length: {longest} is more than the {config.max_position_embeddings} positions of "
                          f"{p.backbone}")
-    forward = efficiency_counts.flops(config, 1, longest) / longest  # a token
+    forward = counts.flops(config, 1, longest) / longest  # a token
     work = {s.name: s.times * s.tokens * forward * (3 if s.name in ("teacher", "fine-tuning") else 4) for s in found}
     micro = max([p.batch_size * p.max_length] + ([p.general_batch_size * p.text_length] if len(found) > 2 else []))
     return {"method": method, "task": task, "files": files, "backbone": f"{p.backbone} ({origin})", "stages": found,

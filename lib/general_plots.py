@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from lib import reported, results
+from lib import results
+from lib.reporting import reported
 from lib.results import Record
 
 

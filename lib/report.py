@@ -16,9 +16,12 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from lib import (
+from lib import claims, results
+from lib.claims import verdicts
+from lib.errors import InputError
+from lib.paths import ROOT, results_dir, write_atomic
+from lib.reporting import (
     ablations,
-    claims,
     claims_page,
     efficiency_page,
     guide,
@@ -26,16 +29,12 @@ from lib import (
     pages,
     paper_pages,
     reproduce,
-    results,
     tradeoff,
-    verdicts,
 )
-from lib.beside import beside, module_impact, ours_table, variants_beside
-from lib.cells import record_page
-from lib.errors import InputError
-from lib.pages import Study, load_study
-from lib.paths import ROOT, results_dir, write_atomic
-from lib.reported import reported_table
+from lib.reporting.beside import beside, module_impact, ours_table, variants_beside
+from lib.reporting.cells import record_page
+from lib.reporting.pages import Study, load_study
+from lib.reporting.reported import reported_table
 from lib.results import Record, path_of
 
 __all__ = ["beside", "module_impact", "ours_table", "reported_table", "variants_beside"]

@@ -63,8 +63,9 @@ study = "none"  # or ablation (the paper's Table 4), code, paper, task, token_ty
 # %%
 from IPython.display import HTML
 
-from lib import general_plots, parameters, plots, report, runs, tables
+from lib import general_plots, parameters, plots, report, runs
 from lib.methods import distilbert
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(distilbert.Config, globals())

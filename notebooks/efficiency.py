@@ -46,8 +46,10 @@ minutes = 1.5  # for timing
 rounds = 15  # at most, in each of which every system runs once
 
 # %%
-from lib import efficiency_notebook as show
-from lib import efficiency_run, efficiency_table, parameters, plots
+from lib import parameters, plots
+from lib.efficiency import notebook as show
+from lib.efficiency import run as efficiency_run
+from lib.efficiency import table as efficiency_table
 
 plots.svg()
 p = parameters.read(efficiency_run.Config, globals())

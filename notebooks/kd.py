@@ -57,8 +57,9 @@ comparison_tokens = 0  # tokens of each small run that compares variants; 0: non
 # %%
 from IPython.display import HTML
 
-from lib import parameters, plots, report, runs, tables
+from lib import parameters, plots, report, runs
 from lib.methods import kd
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(kd.Config, globals())

@@ -58,8 +58,9 @@ study = "none"  # or rate, pruning, place
 # %%
 from IPython.display import HTML
 
-from lib import parameters, plots, report, runs, tables
+from lib import parameters, plots, report, runs
 from lib.methods import layerdrop, layerdrop_plots
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(layerdrop.Config, globals())

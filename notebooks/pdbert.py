@@ -55,8 +55,9 @@ study = "none"  # or arms
 # %%
 from IPython.display import HTML
 
-from lib import general_plots, parameters, plots, report, runs, tables
+from lib import general_plots, parameters, plots, report, runs
 from lib.methods import pdbert
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(pdbert.Config, globals())

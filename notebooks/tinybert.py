@@ -78,8 +78,9 @@ study = "none"  # or procedures (Table 2), objectives (Table 3), mapping (Table 
 # %%
 from IPython.display import HTML
 
-from lib import parameters, plots, report, runs, tables
+from lib import parameters, plots, report, runs
 from lib.methods import tinybert, tinybert_data, tinybert_studies
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(tinybert_studies.Config, globals())

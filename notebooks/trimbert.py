@@ -68,8 +68,9 @@ timing_tokens = 512  # tokens in a batch of the timing; 0: no timing
 # %%
 from IPython.display import HTML
 
-from lib import parameters, plots, report, runs, tables
+from lib import parameters, plots, report, runs
 from lib.methods import trimbert, trimbert_plots, trimbert_studies
+from lib.reporting import tables
 
 plots.svg()
 p = parameters.read(trimbert.Config, globals())

@@ -8,9 +8,10 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 
-from lib import bookcheck, results
+from lib import results
 from lib.paths import ROOT
 from lib.provenance import code_hash
+from lib.reporting import bookcheck
 from lib.tasks import TASKS
 
 

@@ -12,8 +12,9 @@ import nbformat
 import pytest
 from synthetic_records import book_folder, notebook, put, record, results_folder
 
-from lib import book, bookcheck, report
+from lib import book, report
 from lib.paths import ROOT
+from lib.reporting import bookcheck
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import tarfile
 import pytest
 from synthetic_records import book_folder, put, record, results_folder
 
-from lib import bookcheck
 from lib.paths import ROOT
+from lib.reporting import bookcheck
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: requirements-browser.txt")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from lib import claim_language, claims, reported
+from lib import claims
+from lib.claims import language
 from lib.errors import InputError
+from lib.reporting import reported
 
 ROWS = reported.load()
 ONE = """
@@ -163,7 +165,7 @@ def test_an_id_twice_and_a_claim_that_gives_no_reason(tmp_path):
 ])  # fmt: skip
 def test_nothing_but_the_language_is_taken(text):
     with pytest.raises(InputError) as e:
-        claim_language.test(text, "here")
+        language.test(text, "here")
     assert str(e.value).startswith("here")
 
 
@@ -171,19 +173,19 @@ def test_the_language_counts():
     numbers = {("score", "a"): 80.0, ("score", "b-c.1"): 76.0}
     functions = {"score": lambda x: numbers["score", x], "printed": lambda x: {"p": 2.5}[x],
                  "latency": lambda x, **k: len(x) + sum(map(int, k.values()))}
-    t = claim_language.test('(score(a) - score("b-c.1")) / 2 + abs(-3) * 2 - printed(p) > -margin', "here")
+    t = language.test('(score(a) - score("b-c.1")) / 2 + abs(-3) * 2 - printed(p) > -margin', "here")
     assert t.effect.value(functions, 1.0) == 5.5
     assert t.bound.value(functions, 1.0) == -1.0
     assert (t.kind, t.upward, t.sign) == ("runs", True, ">")
-    t = claim_language.test("latency(ab, length=128, batch=1) < 131.5", "here")
+    t = language.test("latency(ab, length=128, batch=1) < 131.5", "here")
     assert t.effect.value(functions) == 131
     assert (t.kind, t.upward) == ("tables", False)
     with pytest.raises(InputError, match="divides by zero"):
-        claim_language.test("1 / (1 - 1) > 0", "here").effect.value({})
+        language.test("1 / (1 - 1) > 0", "here").effect.value({})
 
 
 def test_rounding_noise_does_not_break_a_bound():
-    t = claim_language.test("abs(printed(a) - printed(b)) <= 0.05", "here")
+    t = language.test("abs(printed(a) - printed(b)) <= 0.05", "here")
     assert t.holds(98.3 - 98.25, 0.05)
     assert not t.holds(0.051, 0.05)
-    assert not claim_language.test("1 > 0", "here").holds(0.0, 0.0)
+    assert not language.test("1 > 0", "here").holds(0.0, 0.0)

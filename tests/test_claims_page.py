@@ -4,7 +4,9 @@ import claim_records
 import pytest
 from bs4 import BeautifulSoup
 
-from lib import claims, claims_page, reported, verdicts
+from lib import claims
+from lib.claims import verdicts
+from lib.reporting import claims_page, reported
 from lib.results import load_all
 
 ROWS = reported.load()

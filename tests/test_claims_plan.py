@@ -2,7 +2,8 @@
 
 import claim_records
 
-from lib import claims, claims_plan
+from lib import claims
+from lib.claims import plan as claims_plan
 from lib.results import load_all
 
 TEXT = """schema: 1

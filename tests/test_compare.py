@@ -20,23 +20,14 @@ import torch
 import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from lib import (
-    artefacts,
-    batches,
-    compare,
-    compare_page,
-    compare_plan,
-    compare_rows,
-    cost,
-    evaluation,
-    results,
-    runs,
-    stats,
-    training,
-)
-from lib.compare_rows import Interval, Row
-from lib.cost import Cost
-from lib.efficiency import Size, Summary
+from lib import artefacts, batches, compare, evaluation, results, runs, stats, training
+from lib.compare import cost
+from lib.compare import page as compare_page
+from lib.compare import plan as compare_plan
+from lib.compare import rows as compare_rows
+from lib.compare.cost import Cost
+from lib.compare.rows import Interval, Row
+from lib.efficiency.timing import Size, Summary
 from lib.errors import InputError
 from lib.methods import bert
 from lib.parameters import validate
@@ -81,7 +72,7 @@ def hasten(monkeypatch):
     monkeypatch.setattr(compare, "run", lambda c, e: (ran.append(Path(c[3]).stem), in_process(c, e))[1])
     monkeypatch.setattr(cost, "SECONDS", 0.05)
     monkeypatch.setattr(compare_rows, "DRAWS", 100)
-    real = compare_rows.efficiency.latency
+    real = compare_rows.timing.latency
     monkeypatch.setattr(compare_rows.efficiency, "latency", lambda *a, **k: real(*a, **{**k, "rounds": 5}))
     return ran
 

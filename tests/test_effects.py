@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lib import effects, resampling
-from lib.effects import Effect
+from lib.claims import effects, resampling
+from lib.claims.effects import Effect
 
 
 def world(rng, truth, seeds, rows, sd_seed, weights, sd_row=1.0, interaction=0.3):

@@ -8,12 +8,11 @@ import tiny
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, DistilBertConfig
 
-from lib import efficiency_block, efficiency_run, shapes
-from lib import efficiency_counts as counts
-from lib import efficiency_match as match
+from lib.efficiency import block, counts, match, shapes
+from lib.efficiency import run as efficiency_run
 from lib.errors import InputError
 from lib.paths import ROOT
-from lib.reported import load
+from lib.reporting.reported import load
 
 H, F, V, P = 16, 48, 50, 40
 
@@ -153,8 +152,8 @@ def _same(frame: pd.DataFrame, name: str) -> None:
 
 def test_committed_blocks_are_what_is_counted():
     frame = pd.read_csv(ROOT / "results" / "blocks.csv")
-    assert list(frame.length) == list(efficiency_block.LENGTHS)
-    assert frame.to_dict("records") == [efficiency_block.row(n) for n in frame.length]
+    assert list(frame.length) == list(block.LENGTHS)
+    assert frame.to_dict("records") == [block.row(n) for n in frame.length]
     hidden, inner = 768, 3072
     for row in frame.itertuples():
         assert row.attention_flops == 2 * (4 * row.length * hidden**2 + 2 * row.length**2 * hidden)

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lib import efficiency_match, grid
-from lib import efficiency_page as page
-from lib.efficiency_match import sizes
+from lib import grid
+from lib.efficiency import match
+from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
-from lib.reported import load
+from lib.reporting import efficiency_page as page
+from lib.reporting.reported import load
 
 ROW = {"paper": "x", "variant": "x", "layers": 6, "params_m": 1.0, "params_no_embeddings_m": 1.0, "flops_g": 1.0,
        "precision": "fp32", "threads": 2, "latency_iqr_ms": 0.5, "tokens_per_second": 1.0, "peak_memory_mb": 300.0,
@@ -175,7 +176,8 @@ def test_a_broken_table_is_one_line(own):
 
 
 def test_the_report_needs_no_torch_for_this_page():
-    code = "import sys; from lib import efficiency_match, efficiency_page; sys.exit('torch' in sys.modules)"
+    code = ("import sys; from lib.efficiency import match; from lib.reporting import efficiency_page; "
+            "sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -190,8 +192,9 @@ def test_the_page_is_planned_after_the_runs_and_only_for_the_book(places):
 def test_profiles_of_the_notebook_are_valid():
     import yaml
 
-    from lib import efficiency_run, parameters
+    from lib import parameters
+    from lib.efficiency import run as efficiency_run
 
     for path in grid.PROFILES.glob("*-efficiency.yaml"):
         p = parameters.validate(efficiency_run.Config, yaml.safe_load(path.read_text()))
-        assert set(p.systems) <= set(efficiency_match.sizes().index)
+        assert set(p.systems) <= set(match.sizes().index)

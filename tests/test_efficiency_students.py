@@ -12,7 +12,9 @@ import tiny
 import torch
 from synthetic_records import put, record
 
-from lib import batches, data, efficiency_run, efficiency_stsb, efficiency_students, evaluation, export, models
+from lib import batches, data, evaluation, models
+from lib.efficiency import export, stsb, students
+from lib.efficiency import run as efficiency_run
 from lib.errors import InputError
 from lib.tasks import Task
 
@@ -34,7 +36,7 @@ def student(places, seed: int = 0, method: str = "theseus"):
     """A record and its tiny student where a run leaves it."""
     made = record(method=method, task="rte", seed=seed, teacher=66.0, hyperparameters={"lr": 1e-4, "max_length": 40})
     put(made)
-    folder = efficiency_students.folder_of(made, places / "build")
+    folder = students.folder_of(made, places / "build")
     tiny.save_classifier(folder, list(PAIRS.labels), seed=seed)
     return made, folder
 
@@ -47,18 +49,18 @@ def test_onnx_logits_are_torchs_in_the_order_of_the_rows(places, rows, tmp_path)
     assert len(set(encoded.lengths)) > 5
     assert any(1 in types for types in encoded.inputs["token_type_ids"])
     export.export(model, tmp_path / "model.onnx")
-    got = efficiency_students.onnx_logits(tmp_path / "model.onnx", encoded, size=7)
+    got = students.onnx_logits(tmp_path / "model.onnx", encoded, size=7)
     np.testing.assert_allclose(got, evaluation.predict(model, encoded), atol=1e-4)
 
 
 def test_a_line_for_each_student_that_is_there_and_none_twice(places, rows, capsys):
     pytest.importorskip("onnxruntime")
     with pytest.raises(InputError, match="none of the 0 records has its student there"):
-        efficiency_students.write(places / "build")
+        students.write(places / "build")
     made, _ = student(places)
     put(record(method="truncated", task="rte"))  # its student is gone
     said = []
-    path = efficiency_students.write(places / "build", say=said.append)
+    path = students.write(places / "build", say=said.append)
     frame = pd.read_csv(path)
     assert path == places / "results" / "students.csv"
     assert list(frame.method) == ["theseus"]
@@ -70,7 +72,7 @@ def test_a_line_for_each_student_that_is_there_and_none_twice(places, rows, caps
     assert min(line.latency_ms, line.latency_onnx_ms, line.latency_int8_ms) > 0
     assert said[-1] == f"1 students; 1 records have none below {places / 'build'}"
     before = path.read_bytes()
-    efficiency_students.write(places / "build", say=said.append)
+    students.write(places / "build", say=said.append)
     assert path.read_bytes() == before
     assert made.label == "theseus"
 
@@ -89,15 +91,15 @@ def test_the_pass_over_stsb_takes_every_pair_once_in_each_round(monkeypatch):
             seen.setdefault(self.name, []).append(input_ids.shape[1])
 
     given = [torch.ones(1, n, dtype=torch.long) for n in (4, 9, 6)]
-    found = efficiency_stsb.measure(given, "eager", 2, build=lambda s, attention: Counter(s.name))
-    assert seen == dict.fromkeys(efficiency_stsb.SYSTEMS, [4, 9, 6] * 3)  # one pass that is not counted, two that are
+    found = stsb.measure(given, "eager", 2, build=lambda s, attention: Counter(s.name))
+    assert seen == dict.fromkeys(stsb.SYSTEMS, [4, 9, 6] * 3)  # one pass that is not counted, two that are
     assert [(r["system"], r["pairs"], r["tokens"], r["passes"]) for r in found] == [
         ("BERT-base", 3, 19, 2), ("DistilBERT", 3, 19, 2)]
     assert found[0]["ratio"] == 1.0
 
 
 def test_pairs_of_stsb_are_those_of_the_task(rows):
-    found = efficiency_stsb.pairs()
+    found = stsb.pairs()
     assert len(found) == 40
     assert all(p.shape[0] == 1 and p[0, 0] == 101 and (p == 102).sum() == 2 for p in found)  # [CLS] a [SEP] b [SEP]
 

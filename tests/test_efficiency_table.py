@@ -14,9 +14,9 @@ import pytest
 import tiny
 import torch
 
-from lib import backends, efficiency_run
-from lib import efficiency_table as table
-from lib.backends import Ready, Skipped
+from lib.efficiency import backends, table
+from lib.efficiency import run as efficiency_run
+from lib.efficiency.backends import Ready, Skipped
 from lib.errors import InputError
 from lib.paths import ROOT
 
@@ -176,7 +176,7 @@ def test_a_missing_fused_attention_is_a_skip(tmp_path):
 
 PEAK = """
 import numpy as np
-from lib import efficiency_memory as m
+from lib.efficiency import memory as m
 before = m.resident()
 highest = m.peak(lambda: np.ones(25_000_000).sum())  # 200 MB, freed on return
 print(before, highest, m.peak(lambda: None), m.resident())
@@ -262,32 +262,32 @@ def test_own_model(tmp_path):
 
 
 def test_what_was_not_timed_is_named(tmp_path):
-    from lib import efficiency_notebook
+    from lib.efficiency import notebook
 
     over = "the minutes were over"
     p = efficiency_run.Config(systems=["TinyBERT4"], backends=["eager", "onnx"], lengths=[8], batches=[1, 2])
     found = [{**r, "system": {"base": "BERT-base", "one": "TinyBERT4"}[r["system"]]}
              for r in rows(tmp_path, subjects=(BASE, ONE), points=((1, 8),))]
     frame = pd.DataFrame(found, columns=table.COLUMNS)
-    said = efficiency_notebook.missing(p, frame, table.Skips({("TinyBERT4", "onnx"): "no onnx here"}))
+    said = notebook.missing(p, frame, table.Skips({("TinyBERT4", "onnx"): "no onnx here"}))
     assert [(i, *r) for i, r in zip(said.index, said.itertuples(index=False), strict=True)] == [
         ("BERT-base", "eager", over, "2 x 8"), ("TinyBERT4", "eager", over, "2 x 8"),
         ("BERT-base", "onnx", over, "1 x 8, 2 x 8"), ("TinyBERT4", "onnx", "no onnx here", "1 x 8, 2 x 8")]
     done = pd.DataFrame([{**f, "backend": b, "batch": n} for f in found for b in p.backends for n in p.batches])
-    assert "Everything" in efficiency_notebook.missing(p, done, table.Skips({}))
+    assert "Everything" in notebook.missing(p, done, table.Skips({}))
 
 
 def test_the_notebook_times_the_users_own_model(tmp_path, places, capsys):
-    from lib import efficiency_notebook
+    from lib.efficiency import notebook
 
     folder = str(tiny.save_classifier(tmp_path / "mine", ["no", "yes"]))
     p = efficiency_run.Config(model=folder, backends=["eager", "sdpa"], lengths=[16], rounds=3, minutes=0.05)
-    frame = efficiency_notebook.own(p)
+    frame = notebook.own(p)
     assert list(frame["back end"]) == ["eager", "sdpa"]
     assert f"mine: BertForSequenceClassification, {tiny.LAYERS} layers" in capsys.readouterr().out
     with pytest.raises(InputError, match=f"lengths: 65 is more than the {tiny.POSITIONS} positions of model"):
-        efficiency_notebook.own(efficiency_run.Config(model=folder, lengths=[65]))
-    assert "No model was given" in efficiency_notebook.own(efficiency_run.Config())
+        notebook.own(efficiency_run.Config(model=folder, lengths=[65]))
+    assert "No model was given" in notebook.own(efficiency_run.Config())
 
 
 def test_what_a_compiler_takes_is_not_the_models_memory(tmp_path):

@@ -9,7 +9,7 @@ import tiny
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from lib import export, shapes
+from lib.efficiency import export, shapes
 
 pytest.importorskip("onnxruntime")
 

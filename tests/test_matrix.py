@@ -6,10 +6,10 @@ import pytest
 from bs4 import BeautifulSoup
 from synthetic_records import put, record, results_folder
 
-from lib import comparison, tables
-from lib.matrix import VIEWS, matrix
 from lib.paths import ROOT
-from lib.reported import load
+from lib.reporting import comparison, tables
+from lib.reporting.matrix import VIEWS, matrix
+from lib.reporting.reported import load
 
 REPORTED = load(ROOT / "results" / "reported.csv")
 PAPER = {"backbone": "bert-base", "scale": "paper"}
@@ -131,7 +131,7 @@ def test_names_from_users_are_text_in_heads_cells_fields_and_keys():
     table = tables.table("c", [evil, "b"], [[evil, tables.Keyed(evil, 1)]], [evil], name=evil,
                          groups=[(evil, 2, evil)], data=[{"x": evil}])  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:  # such a record cannot lie on the disc; the table must not rely on it
-        patch.setattr("lib.cells.record_page", lambda r: evil)
+        patch.setattr("lib.reporting.cells.record_page", lambda r: evil)
         for html in (fields, table, matrix(REPORTED, runs, evil, evil)):
             soup = BeautifulSoup(html, "html.parser")
             assert not soup.find("script")

@@ -8,10 +8,10 @@ import pytest
 from bs4 import BeautifulSoup
 from synthetic_records import put, record, results_folder
 
-from lib import ablations, guide, overview, paper_pages, reproduce, tradeoff
-from lib.pages import Study, load_study
 from lib.paths import ROOT
-from lib.reported import load
+from lib.reporting import ablations, guide, overview, paper_pages, reproduce, tradeoff
+from lib.reporting.pages import Study, load_study
+from lib.reporting.reported import load
 from lib.results import Artefact
 from lib.systems import BY_NAME
 

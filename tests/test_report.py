@@ -12,11 +12,12 @@ import pytest
 from scipy import stats as oracle
 from synthetic_records import put, record, results_folder
 
-from lib import comparison, report, results, stats, tables
+from lib import report, results, stats
 from lib.errors import InputError
-from lib.pages import hours, load_study
 from lib.paths import ROOT
-from lib.reported import load
+from lib.reporting import comparison, tables
+from lib.reporting.pages import hours, load_study
+from lib.reporting.reported import load
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import csv
 
 import pytest
 
-from lib import reported
 from lib.errors import InputError
 from lib.paths import ROOT
+from lib.reporting import reported
 from lib.systems import SYSTEMS, order_of, title_of
 
 FILE = ROOT / "results" / "reported.csv"

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lib import evaluation, resampling
+from lib import evaluation
+from lib.claims import resampling
 from lib.tasks import TASKS
 
 

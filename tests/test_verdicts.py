@@ -5,9 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import claims, effects, reported, results, verdicts
+from lib import claims, results
+from lib.claims import effects, verdicts
 from lib.errors import InputError
 from lib.paths import ROOT
+from lib.reporting import reported
 
 HEAD = "schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n"
 ROWS = reported.load()
@@ -296,7 +298,7 @@ def test_tables_of_sizes(places):
 def test_the_studys_own_tables_answer_the_claims_about_size():
     """With the real results/sizes.csv and blocks.csv: a name that fits no row would stay untested for ever."""
     if not (ROOT / "results" / "sizes.csv").exists():
-        pytest.skip("results/sizes.csv is not written yet (python -m lib.efficiency_run sizes)")
+        pytest.skip("results/sizes.csv is not written yet (python -m lib.efficiency.run sizes)")
     asked = [c for c in claims.load(rows=ROWS) if c.kind == "tables"]
     counted = [c for c in asked if all(call.name != "latency" for t in c.tests for call in t.calls)]
     assert len(counted) >= 6

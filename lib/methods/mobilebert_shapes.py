@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from transformers import MobileBertConfig, MobileBertModel
 
-from lib import efficiency, fast
+from lib import fast
+from lib.efficiency import timing
 from lib.methods.ibbert_model import IBBertConfig
 
 STAGES = ("start", "after transfer", "after distillation")  # of the student, as the record keeps them
@@ -44,11 +45,11 @@ def operational(name: str = "MobileBERT", length: int = 128, rounds: int = 7, la
             config._attn_implementation = fast.ATTENTION
             torch.manual_seed(0)
             models[f"{words}, {activation}"] = MobileBertModel(config).eval()
-    times = efficiency.latency(models, 1, length, rounds=rounds)
+    times = timing.latency(models, 1, length, rounds=rounds)
     base = times["LayerNorm, gelu"]
     rows = []
     for label, seconds in times.items():
-        ms, ratio = efficiency.summary(seconds * 1000), efficiency.speedup(base, seconds)
+        ms, ratio = timing.summary(seconds * 1000), timing.speedup(base, seconds)
         rows.append({"variant": label, "median, ms": round(ms.median, 1),
                      "quartiles, ms": f"{ms.low:.1f} to {ms.high:.1f}",
                      "times faster than LayerNorm, gelu": round(ratio.median, 2),

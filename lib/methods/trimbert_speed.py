@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from lib import efficiency
+from lib.efficiency import timing
 from lib.methods.trimbert_model import TrimBertConfig, TrimBertModel
 
 # The paper's variants as changes of the configuration
@@ -74,13 +74,13 @@ def throughput(lengths=(128, 256, 512, 1024), *, shape: dict | None = None, vari
                   for name, changes in {"n = 1": {}, **chosen}.items()
                   for attention in ((UNFUSED,) if changes.get("bandd") else WORDS)}
         with torch.inference_mode():
-            times = efficiency.latency({f"{n}|{a}": m for (n, a), m in models.items()}, batch, length, rounds=rounds,
+            times = timing.latency({f"{n}|{a}": m for (n, a), m in models.items()}, batch, length, rounds=rounds,
                                        seconds=seconds)
         for name, changes in chosen.items():
             for attention, words in WORDS.items():
                 own = times[f"{name}|{UNFUSED if changes.get('bandd') else attention}"]
-                ratio = efficiency.speedup(times[f"n = 1|{attention}"], own)
+                ratio = timing.speedup(times[f"n = 1|{attention}"], own)
                 rows.append({"length": length, "batch": batch, "variant": name, "attention": words,
-                             "tokens_per_second": batch * length / efficiency.summary(own).median,
+                             "tokens_per_second": batch * length / timing.summary(own).median,
                              "ratio": ratio.median, "ratio_low": ratio.low, "ratio_high": ratio.high})
     return pd.DataFrame(rows)

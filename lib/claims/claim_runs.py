@@ -1,0 +1,147 @@
+"""What the records say to a claim: its effect for each task and seed, on resamples of the scored rows.
+
+All terms of an effect are taken at the same seed on the same draws of the same rows. Predictions that do not give the
+score of their record, or runs that were scored on other rows, are refused: an effect over them would mean nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from lib.claims import TEACHER, Claim, claim_tables, resampling
+from lib.errors import InputError
+from lib.reporting.comparison import teacher_of
+from lib.results import Record, path_of
+from lib.tasks import TASKS
+
+DRAWS = 1000
+
+
+def name(record: Record) -> str:
+    """Path of a record below `results/runs`, as messages name it."""
+    r = record
+    return f"{r.profile}/{r.backbone}/{r.task}/{r.label}/seed-{r.seed}.json"
+
+
+class Runs:
+    """All records, found by claim, with the resampled score of each worked out once."""
+
+    def __init__(self, records: Iterable[Record], draws: int = DRAWS):
+        self.draws = draws
+        self.groups: dict[tuple[str, str], list[Record]] = {}
+        self._found: dict[tuple, Record] = {}
+        for r in records:
+            self.groups.setdefault((r.profile, r.backbone), []).append(r)
+            self._found[r.profile, r.backbone, r.task, r.label, r.seed] = r
+        self._scores: dict[str, tuple[str, np.ndarray]] = {}
+        self._weights: dict[tuple[str, int], np.ndarray] = {}
+
+    def group(self, claim: Claim) -> list[Record]:
+        return self.groups.get((claim.group.profile, claim.group.backbone), [])
+
+    def seeds(self, claim: Claim, task: str, label: str) -> set[int]:
+        """Seeds of which there is a run of `label` on `task`."""
+        return {r.seed for r in self.group(claim) if r.task == task and r.label == label}
+
+    def common(self, claim: Claim, task: str) -> list[int]:
+        """Seeds of which there is a run of every label of the claim, in order."""
+        return sorted(set.intersection(*(self.seeds(claim, task, label) for label in claim.labels)))
+
+    def record(self, claim: Claim, task: str, label: str, seed: int) -> Record:
+        return self._found[claim.group.profile, claim.group.backbone, task, label, seed]
+
+    def why_left_out(self, claim: Claim, task: str) -> str:
+        """Why a task does not count: its teacher does not clear the majority class. Empty where it counts.
+
+        With one teacher no interval exists, and the task stays: one seed decides nothing anyway. Where no run has a
+        teacher (models trained from scratch) there is none to fail.
+        """
+        teacher = teacher_of(self.group(claim), task)
+        if teacher is None or teacher.clears or (teacher.scores.n == 1 and teacher.scores.mean > teacher.majority):
+            return ""
+        return teacher.reason
+
+    def effects(self, claim: Claim, task: str, seeds: list[int]) -> np.ndarray:
+        """The claim's effect on one task, (seeds, 1 + draws): first on the rows as they are, then resampled.
+
+        Raises `InputError` where predictions do not belong to their record, rows differ, or the effect is not finite.
+        """
+        out = []
+        rows: dict[str, str] = {}
+        for seed in seeds:
+            def score(label: str, seed=seed) -> np.ndarray:
+                record = self.record(claim, task, label, seed)
+                key, values = self.scores(record)
+                rows.setdefault(key, name(record))
+                return values
+
+            def retention(label: str, seed=seed) -> np.ndarray:
+                student, teacher = (self.record(claim, task, x, seed) for x in (label, TEACHER))
+                if student.teacher and abs(student.teacher.score - teacher.score) > 1e-3:
+                    raise InputError(f"{name(student)}: its teacher scored {student.teacher.score:.4f}, "
+                                     f"{name(teacher)} {teacher.score:.4f}; they must be one model")
+                return 100 * score(label, seed) / score(TEACHER, seed)
+
+            def value(label: str, field: str, seed=seed) -> float:
+                record = self.record(claim, task, label, seed)
+                number = getattr(record, field)
+                if number is None:
+                    raise InputError(f"{name(record)}: has no {field}")
+                return float(number)
+
+            def int8_drop(label: str, seed=seed) -> float:
+                return claim_tables.int8_drop(self.record(claim, task, label, seed))
+
+            functions = {"score": score, "retention": retention, "value": value, "int8_drop": int8_drop,
+                         "printed": claim.printed}
+            with np.errstate(divide="ignore", invalid="ignore"):
+                effect = claim.tests[0].effect.value(functions, claim.margin or 0.0)
+            out.append(np.broadcast_to(effect, 1 + self.draws))
+        if len(rows) > 1:
+            raise InputError(f"{' and '.join(list(rows.values())[:2])} were scored on different rows of {task}")
+        if not np.isfinite(out).all():
+            raise InputError(f"{claim.id}: the effect on {task} is not finite on every resample of the rows")
+        return np.array(out, dtype=np.float64)
+
+    def scores(self, record: Record) -> tuple[str, np.ndarray]:
+        """(hash of the scored rows, score in percent on them and on each resample) of one run."""
+        if name(record) not in self._scores:
+            self._scores[name(record)] = self._resampled(record)
+        return self._scores[name(record)]
+
+    def _resampled(self, record: Record) -> tuple[str, np.ndarray]:
+        task = TASKS[record.task]
+        logits, labels, key = predictions(record)
+        rows = len(labels)
+        if (task.name, rows) not in self._weights:
+            self._weights[task.name, rows] = resampling.draw(rows, self.draws, seed=zlib.crc32(task.name.encode()))
+        values = resampling.scores(task, logits, labels, self._weights[task.name, rows])
+        if abs(values[0] - record.score) > 1e-3:
+            raise InputError(f"{name(record)}: its predictions give {values[0]:.4f}, the record says "
+                             f"{record.score:.4f}")
+        return key, values
+
+
+def predictions(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
+    """Logits (rows, classes), labels (rows,) in the order of `idx`, and a hash of idx and labels.
+
+    Raises `InputError` where the parquet beside the record is missing, is none, or has other columns or rows.
+    """
+    path = path_of(record).with_suffix(".parquet")
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as e:  # pyarrow's errors are ValueErrors
+        raise InputError(f"{name(record)}: its predictions cannot be read ({' '.join(str(e).split())[:160]})") from e
+    wanted = ["idx", "label", *(f"logit_{i}" for i in range(TASKS[record.task].classes))]
+    if list(frame.columns) != wanted or len(frame) != record.rows or frame["idx"].duplicated().any():
+        raise InputError(f"{name(record)}: predictions have columns {list(frame.columns)} and {len(frame)} rows; "
+                         f"wanted {wanted}, {record.rows} rows and every idx once")
+    frame = frame.sort_values("idx", kind="stable")
+    labels = frame["label"].to_numpy()
+    rows = hashlib.sha256(frame["idx"].to_numpy(np.int64).tobytes() + labels.astype(np.float32).tobytes())
+    return frame[wanted[2:]].to_numpy(np.float64), labels, rows.hexdigest()

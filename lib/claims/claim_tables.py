@@ -1,0 +1,71 @@
+"""Cells of the tables that other commands write, for claims about size and speed."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pandas as pd
+
+from lib.errors import InputError
+from lib.paths import results_dir
+from lib.results import Record
+
+
+class NotThere(InputError):
+    """A table, row or column that a claim needs does not exist (yet)."""
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as e:
+        raise InputError(f"{path}: is no CSV table ({' '.join(str(e).split())[:160]})") from e
+
+
+def cell(file: str, column: str, **where: object) -> float:
+    """The number in `column` of the one row of `results/<file>` where each named column holds the given value.
+
+    Raises `NotThere` where file, column or row is missing, `InputError` where several rows fit or it is no number.
+    """
+    path = results_dir() / file
+    if not path.exists():
+        raise NotThere(f"results/{file} does not exist yet")
+    table = _read(path, path.stat().st_mtime_ns)
+    for name in (column, *where):
+        if name not in table:
+            raise NotThere(f"results/{file} has no column {name!r}")
+    found = table
+    for name, value in where.items():
+        found = found[found[name] == str(value)]
+    words = ", ".join(f"{k} {v}" for k, v in where.items() if v != "")
+    if found.empty:
+        raise NotThere(f"results/{file} has no row of {words}")
+    if len(found) > 1:
+        raise InputError(f"results/{file} has {len(found)} rows of {words}; exactly one is needed")
+    number = pd.to_numeric(found[column], errors="coerce").iloc[0]
+    if pd.isna(number):
+        raise InputError(f"results/{file}: {column} of {words} is {found[column].iloc[0]!r}, no number")
+    return float(number)
+
+
+def size(system: str, column: str) -> float:
+    """A count of `results/sizes.csv` (`python -m lib.efficiency.run sizes`)."""
+    return cell("sizes.csv", column, system=system)
+
+
+def block(column: str, **where: object) -> float:
+    """A count of `results/blocks.csv`: one BERT-base block, its attention and feed-forward parts, by length."""
+    return cell("blocks.csv", column, **where)
+
+
+def latency(system: str, **where: object) -> float:
+    """Median time of a batch in milliseconds, of `results/efficiency.csv` (`make efficiency`)."""
+    return cell("efficiency.csv", "latency_ms", system=system, **where)
+
+
+def int8_drop(record: Record) -> float:
+    """Score with eight-bit weights minus score, in points: `results/students.csv` (`lib.efficiency.run students`)."""
+    key = ("profile", "backbone", "task", "method", "variant", "seed")
+    return cell("students.csv", "drop_int8", **{k: getattr(record, k) for k in key})

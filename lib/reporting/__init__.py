@@ -1,0 +1,1 @@
+"""Pages, tables and figures of the book; `lib.report` puts them together."""

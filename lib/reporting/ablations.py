@@ -1,0 +1,89 @@
+"""All studies of all methods on one page: what was asked, what was run, and what the change of each variant is."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from lib.reporting.cells import command
+from lib.reporting.comparison import groups, task_title, tasks_of
+from lib.reporting.pages import Study
+from lib.reporting.paper_pages import PAGES, PAPERS, Section, labels, section, study_command
+from lib.reporting.tables import NOT_RUN, controls, details, lines, small, table
+from lib.results import Record
+from lib.stats import spread
+from lib.systems import title_of
+
+
+def page(study: Study) -> Markup:
+    """The list of studies, then the tables of the baselines' studies, which have no paper page of their own."""
+    rows, data = [], []
+    for method, sections in PAGES.items():
+        for s in sections:
+            if s.study:
+                found = variants_run(method, s, study)
+                rows.append(_row(method, s, study, found))
+                data.append({"method": method, "run": "yes" if found else "no"})
+    fields = controls(
+        "table-ablations",
+        filters={"method": ("Method", {m: title_of(m) for m in PAGES}),
+                 "run": ("Ours", {"yes": "run", "no": "not run"})},
+    )  # fmt: skip
+    head = ["Study", "Method", "Printed in", "Variants run", "Change to the reference, points", "Command"]
+    out = fields + table("Studies", head, rows, sortable=True, name="table-ablations", data=data)
+    for method in PAGES:
+        if method in PAPERS:
+            continue
+        for s in PAGES[method]:
+            if variants_run(method, s, study):
+                out += Markup('<h2 id="{}-{}">{}: {}</h2>').format(method, s.anchor, title_of(method), s.title)
+                out += section(method, s, study)
+    return out
+
+
+def variants_run(method: str, s: Section, study: Study) -> list[str]:
+    """Labels of the section that were run, without the reference."""
+    found = labels(s, study)
+    if not any("-" in label for label in found):  # plain runs alone answer no question of a study
+        return []
+    return [label for label in found if label != reference(method, s)]
+
+
+def reference(method: str, s: Section) -> str:
+    """The run that changes are counted from: the first printed row's, else the plain method."""
+    return next(iter(s.rows), method) if s.rows else "bert" if s.pattern.startswith("bert|") else method
+
+
+def _row(method: str, s: Section, study: Study, found: list[str]) -> list:
+    title = s.title
+    if method in PAPERS:
+        title = Markup('<a href="{}.html#{}">{}</a>').format(method, s.anchor, s.title)
+    elif found:
+        title = Markup('<a href="#{}-{}">{}</a>').format(method, s.anchor, s.title)
+    changes = [_change(study, label, reference(method, s)) for label in found]
+    return [
+        title, title_of(method), s.where or "not printed", str(len(found)),
+        lines(*changes) if changes else NOT_RUN, details("command", command(study_command(method, s))),
+    ]  # fmt: skip
+
+
+def _change(study: Study, label: str, base: str) -> Markup | str:
+    """Mean of the differences to the reference over tasks and seeds that both have, of committed runs before the
+    demo's; the interval is over those pairs.
+    """
+    for records in (study.committed, study.local):
+        for (profile, backbone), runs in groups(records).items():
+            pairs = differences(runs, label, base)
+            if pairs:
+                tasks = ", ".join(task_title(t) for t in tasks_of(r for r, _ in pairs))
+                count = f"{len(pairs)} pairs" if len(pairs) > 1 else "1 pair, no interval"
+                name = label.partition("-")[2] or label
+                s = spread(d for _, d in pairs)
+                change = f"{s.mean:+.1f}" + ("" if s.half is None else f"\u00a0±\u00a0{s.half:.1f}")
+                return lines(f"{name}: {change}", small(f"{tasks}; {count}; {profile}, {backbone}"))
+    return lines(label, small(f"no run of {base} with the same task and seed"))
+
+
+def differences(runs: list[Record], label: str, base: str) -> list[tuple[Record, float]]:
+    """Score of each run of `label` minus that of the run of `base` with the same task and seed."""
+    scores = {(r.task, r.seed): r.score for r in runs if r.label == base}
+    return [(r, r.score - scores[r.task, r.seed]) for r in runs if r.label == label and (r.task, r.seed) in scores]

@@ -1,0 +1,140 @@
+"""The page of claims: every claim with its verdict, the effect with its interval, the printed evidence and the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from markupsafe import Markup
+
+from lib.claims.verdicts import HOLDS, NOT, PART, UNDECIDED, UNTESTED, WORDS, Verdict
+from lib.reporting.cells import anchor, record_page
+from lib.reporting.comparison import task_title
+from lib.reporting.reported import Reported, metric_title
+from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table
+
+NAME = "claims-table"
+PAPERS = {
+    "theseus": "BERT-of-Theseus", "pkd": "KD and BERT-PKD", "pdbert": "PD-BERT", "layerdrop": "LayerDrop",
+    "distilbert": "DistilBERT", "tinybert": "TinyBERT", "mobilebert": "MobileBERT", "efficientbert": "EfficientBERT",
+    "trimbert": "TrimBERT",
+}  # fmt: skip
+SIGNS = {HOLDS: "✓", PART: "◐", NOT: "✗", UNDECIDED: "?", UNTESTED: "–"}  # beside the word, never alone
+
+
+def page(found: list[Verdict]) -> Markup:
+    """Counts by paper and verdict, the filters, and one line a claim."""
+    return _counts(found) + _filters(found) + _table(found)
+
+
+def key(verdict: str) -> str:
+    """A verdict as one word, for filters."""
+    return verdict.replace(" ", "-")
+
+
+def _counts(found: list[Verdict]) -> Markup:
+    counted = Counter((v.claim.paper, v.verdict) for v in found)
+    papers = [p for p in PAPERS if any(v.claim.paper == p for v in found)]
+    papers += sorted({v.claim.paper for v in found} - set(papers))
+    rows = [[PAPERS.get(p, p), *(str(counted[p, w]) for w in WORDS), str(sum(counted[p, w] for w in WORDS))]
+            for p in papers]
+    rows.append(["All", *(str(sum(counted[p, w] for p in papers)) for w in WORDS), str(len(found))])
+    return table("Claims by paper and verdict", ["Paper", *(f"{SIGNS[w]} {w}" for w in WORDS), "All"], rows)
+
+
+def _filters(found: list[Verdict]) -> Markup:
+    """Fields for the script of the book; without scripts the same by radio buttons and a style sheet."""
+    papers = {p: PAPERS.get(p, p) for p in dict.fromkeys(v.claim.paper for v in found)}
+    verdicts = {key(w): w for w in WORDS}
+    out = controls(NAME, filters={"paper": ("Paper", papers), "verdict": ("Verdict", verdicts)}, search="Search")
+    out += Markup('<noscript><div class="bc-radios"><style>{}</style>').format(
+        Markup("").join([*_rules("paper", papers), *_rules("verdict", verdicts)]))
+    for name, options in (("paper", papers), ("verdict", verdicts)):
+        out += Markup("<fieldset><legend>{}</legend>").format(name.title())
+        for value, title in {"": "all", **options}.items():
+            out += Markup('<label><input type="radio" name="claims-{}" id="claims-{}-{}"{}> {}</label> ').format(
+                name, name, value or "all", "" if value else Markup(" checked"), title)
+        out += Markup("</fieldset>")
+    return out + Markup("</div></noscript>\n")
+
+
+def _rules(name: str, values) -> list[Markup]:
+    rule = 'body:has(#claims-{}-{}:checked) #{} tbody tr:not([data-{}="{}"]) {{ display: none; }}\n'
+    return [Markup(rule.format(name, v, NAME, name, v)) for v in values]
+
+
+def _table(found: list[Verdict]) -> Markup:
+    head = ["Claim", "Paper", "Verdict", "Effect here", "Reported", "Runs"]
+    return table(
+        "Every claim, in the order of the papers", head, [_row(v) for v in found],
+        [f"claim-{v.claim.id}" for v in found], sortable=True, name=NAME,
+        data=[{"paper": v.claim.paper, "verdict": key(v.verdict)} for v in found],
+    )  # fmt: skip
+
+
+def _row(v: Verdict) -> list:
+    c = v.claim
+    tests = lines(*(code(t.text) for t in c.tests))
+    about = [small(c.where), small(f"here: {c.how}") if c.how else ""]
+    if c.tests:
+        about.append(details("test", lines(tests, f"tasks: {', '.join(map(task_title, c.tasks))}" if c.tasks else "",
+                                           f"margin: {c.margin:g}" if c.margin is not None else "")))
+    scaled = small("at this scale") if v.effect and c.testable == "scaled" else ""
+    stale = flag("stale records") if " stale " in v.reason else ""
+    return [
+        lines(c.claim, *about),
+        PAPERS.get(c.paper, c.paper),
+        lines(Markup("<strong>{} {}</strong>").format(SIGNS[v.verdict], v.verdict), scaled, stale, small(v.reason)),
+        Keyed(_effect(v), v.value),
+        Keyed(_reported(v), c.reported_effect),
+        _runs(v),
+    ]
+
+
+def _number(x: float) -> str:
+    return f"{x:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _effect(v: Verdict) -> Markup | str:
+    if v.value is None:
+        return f"{sum(v.parts)} of {len(v.parts)} comparisons are true" if v.parts else "none"
+    test = v.claim.tests[0]
+    out = [Markup("<strong>{}</strong>").format(_number(v.value))]
+    if v.interval:
+        low, high = v.interval
+        out.append(f"{100 * v.level:.3g}% interval {_number(low)} to {_number(high)}")
+    elif v.effect:
+        out.append("no interval")
+    out.append(small(f"claimed: {test.sign} {v.bound:.4g}"))
+    if v.effect:
+        seeds, rows = v.effect.seeds, v.effect.rows
+        each = (lines(f"{task_title(t)}: {_number(x)}" + ("" if a is None else f" ({_number(a)} to {_number(b)})"),
+                      small(f"{seeds[t]} seeds" + (f", {rows[t]} rows" if rows[t] else "")))
+                for t, (x, a, b) in v.by_task.items())
+        out.append(details("by task, 95%", lines(*each)))
+    return lines(*out)
+
+
+def _reported(v: Verdict) -> Markup | str:
+    c = v.claim
+    effect = "" if c.reported_effect is None else Markup("<strong>{}</strong>").format(_number(c.reported_effect))
+    rows = [_evidence(name, r) for name, part in c.rows.items() for r in part]
+    if not rows:
+        return lines(effect) or "no printed number"
+    return lines(effect, details(f"{len(rows)} printed numbers" if len(rows) > 1 else "1 printed number", lines(*rows)))
+
+
+def _evidence(name: str, r: Reported) -> Markup:
+    what = ", ".join(x for x in (r.system, task_title(r.task) if r.task != "-" else "", metric_title(r.metric),
+                                 r.split if r.split != "-" else "") if x)
+    mark = "" if r.verified else flag("unverified")
+    return Markup("{}: <strong>{}</strong> {} {} {}").format(
+        name, r.value, "" if r.unit == "-" else r.unit, mark, small(f"{what}; {r.paper}, {r.where}"))
+
+
+def _runs(v: Verdict) -> Markup | str:
+    if not v.records:
+        return {"printed": "none: printed numbers", "tables": "none: counts"}.get(v.claim.kind, "none")
+    items = Markup("").join(
+        Markup('<li><a href="provenance.html#{}">{}, {}, seed {}</a>, <a href="{}">record</a></li>').format(
+            anchor(r), r.label, task_title(r.task), r.seed, record_page(r)) for r in v.records)
+    return details(f"{len(v.records)} runs", Markup("<ul>{}</ul>").format(items))

@@ -1,0 +1,167 @@
+"""Which method for which need: read off the committed records, with what is missing named.
+
+A method is *not told apart* from the best where the 95% interval of the paired difference (task by task, seed by seed)
+holds zero, and with a single pair nothing is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from markupsafe import Markup
+
+from lib.reporting.comparison import main_group, task_title, tasks_of
+from lib.reporting.pages import Study
+from lib.reporting.tables import NOT_RUN, Keyed, lines, small, table
+from lib.results import Record
+from lib.stats import spread
+from lib.systems import BY_NAME, title_of
+
+# What a method asks for besides the task's rows (methods.md, sections 2 to 12): facts of the methods, not results.
+TEACHER, TEXT = "a teacher fine-tuned on the task", "unlabelled text"
+ASKS: dict[str, tuple[str, ...]] = {
+    "truncated": (), "kd": (TEACHER,), "pkd": (TEACHER,), "pdbert": (TEACHER, TEXT), "layerdrop": (),
+    "theseus": (TEACHER,), "distilbert": (TEXT,), "tinybert": (TEACHER, TEXT), "mobilebert": (TEXT,),
+    "efficientbert": (TEACHER, TEXT), "trimbert": (TEXT,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method over the tasks of the guide."""
+
+    method: str
+    scores: dict[tuple[str, int], float]  # (task, seed) -> score
+    parameters: int
+    of_teacher: float  # parameters as a share of the teacher's, percent; 0 where no teacher was run
+    seconds: float  # training on the task, mean of the runs
+    before: float  # seconds of stages before the task, once
+
+    @property
+    def score(self) -> float:
+        """Mean over tasks of the mean over seeds, percent."""
+        return _mean_score(self.scores)
+
+
+def _mean_score(scores: dict[tuple[str, int], float]) -> float:
+    by_task: dict[str, list[float]] = {}
+    for (task, _), score in scores.items():
+        by_task.setdefault(task, []).append(score)
+    return fmean(map(fmean, by_task.values()))
+
+
+def chosen(runs: list[Record]) -> tuple[list[str], list[str]]:
+    """Methods and tasks of the guide: the methods of the task on which most were run, and the tasks that all of these
+    were run on.
+    """
+    students = [r for r in runs if r.label in ASKS and r.teacher]
+    on = {t: {r.label for r in students if r.task == t} for t in tasks_of(students)}
+    if not on:
+        return [], []
+    most = max(on.values(), key=len)
+    return [m for m in BY_NAME if m in most], [t for t in on if on[t] >= most]
+
+
+def lines_of(runs: list[Record]) -> list[Line]:
+    """One line a method of the guide, over its tasks."""
+    methods, tasks = chosen(runs)
+    whole = [r.parameters for r in runs if r.label == "bert" and r.task in tasks]
+    out = []
+    for m in methods:
+        own = [r for r in runs if r.label == m and r.task in tasks and r.teacher]
+        before = {a.key: a.seconds for r in own for a in r.artefacts if not a.kind.startswith("teacher")}
+        size = fmean(r.parameters for r in own)
+        out.append(Line(m, {(r.task, r.seed): r.score for r in own}, round(size),
+                        100 * size / fmean(whole) if whole else 0.0, fmean(r.wall_seconds for r in own),
+                        sum(before.values())))  # fmt: skip
+    return out
+
+
+def page(study: Study) -> Markup:
+    """Needs and answers, the numbers behind them, and what is not known."""
+    group = main_group(study.committed)
+    found = lines_of(group[2]) if group else []
+    missing = [m for m in ASKS if m not in {x.method for x in found}]
+    gaps: list[object] = []
+    if missing:
+        gaps.append("Not run on these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
+    if found and max(len(x.scores) for x in found) < 2:
+        gaps.append("One run a method: no difference of scores is told from chance.")
+    gaps.append(Markup('Latency and memory are not in these records: <a href="efficiency.html">sizes and speeds</a>.'))
+    head = Markup("<h2>What is missing</h2><ul>{}</ul>").format(
+        Markup("").join(Markup("<li>{}</li>").format(g) for g in gaps))
+    if not found:
+        return Markup("<p>No guide yet: no task has a committed run of a student.</p>") + head
+    profile, backbone, runs = group
+    tasks = chosen(runs)[1]
+    where = f"{', '.join(map(task_title, tasks))}; profile {profile}, backbone {backbone}"
+    needs = [[need, lines(*answer)] for need, answer in answers(found)]
+    out = table(f"Need and method ({where})", ["Need", "What the records say"], needs)
+    body = [[
+        title_of(x.method), f"{x.score:.1f}", _gain(found, x),
+        Keyed(lines(f"{x.parameters / 1e6:.1f}M", small(f"{x.of_teacher:.0f}% of the teacher" if x.of_teacher else "")),
+              x.parameters),
+        Keyed(f"{x.seconds / 60:.1f}", x.seconds), Keyed(f"{x.before / 60:.1f}", x.before),
+        ", ".join(ASKS[x.method]) or "nothing more",
+    ] for x in found]  # fmt: skip
+    body += [[title_of(m), *[NOT_RUN] * 5, ", ".join(ASKS[m]) or "nothing more"] for m in missing]
+    teachers = {(r.task, r.seed): r.score for r in runs if r.label == "bert" and r.task in tasks}
+    where += f"; the teacher's score: {_mean_score(teachers):.1f}" if teachers else ""
+    columns = ["Method", "Score, mean over tasks", "To truncated, points", "Parameters", "Training, minutes a run",
+               "Before the task, minutes once", "Asks for, besides the rows"]  # fmt: skip
+    return out + head + table(f"The numbers behind it ({where})", columns, body, sortable=True)
+
+
+def _gain(found: list[Line], x: Line) -> str:
+    base = next((y for y in found if y.method == "truncated"), None)
+    if base is None or x is base:
+        return "none: it is the reference" if x is base else "truncated is not run"
+    gap = difference(x, base)
+    if gap is None:
+        return "no common seed"
+    return f"{gap.mean:+.1f}" + ("" if gap.half is None else f"\u00a0±\u00a0{gap.half:.1f}")
+
+
+def difference(x: Line, y: Line):
+    """Spread of the score of `x` minus that of `y` over their common tasks and seeds."""
+    return spread(x.scores[k] - y.scores[k] for k in x.scores.keys() & y.scores.keys())
+
+
+def best(found: list[Line]) -> list[str]:
+    """The method with the highest score, then those that are not told apart from it."""
+    first = max(found, key=lambda x: x.score)
+    out = [f"{title_of(first.method)} ({_points(first)})"]
+    close = []
+    for x in found:
+        gap = difference(first, x) if x is not first else None
+        if x is not first and (gap is None or gap.half is None or gap.low <= 0):
+            close.append(title_of(x.method))
+    if close:
+        out.append(small("not told apart from it: " + ", ".join(close)))
+    return out
+
+
+def _points(x: Line) -> str:
+    return f"mean score {x.score:.1f}"
+
+
+def answers(found: list[Line]) -> list[tuple[str, list]]:
+    """(need, answer in lines). A need that no run method meets says so."""
+
+    def among(chosen: list[Line]) -> list:
+        return best(chosen) if chosen else [NOT_RUN]
+
+    cheap = min(found, key=lambda x: x.seconds + x.before)
+    little = min(found, key=lambda x: x.parameters)
+    half = [x for x in found if x.of_teacher and x.of_teacher <= 50]
+    small_ones = best(half) if half else ["no method that was run leaves half of the teacher's parameters or less"]
+    return [
+        ("The best score after compression", among(found)),
+        ("Little time to train", [f"{title_of(cheap.method)} ({(cheap.seconds + cheap.before) / 60:.1f} minutes with "
+                                  f"the stages before the task; {_points(cheap)})"]),
+        ("The fewest parameters", [f"{title_of(little.method)} ({little.parameters / 1e6:.1f}M; {_points(little)})"]),
+        ("The best score at half the size or less", small_ones),
+        ("No unlabelled text", among([x for x in found if TEXT not in ASKS[x.method]])),
+        ("No teacher for the task", among([x for x in found if TEACHER not in ASKS[x.method]])),
+    ]  # fmt: skip
