@@ -95,14 +95,14 @@ def write(study: Study) -> list[Path]:
         "ablations": ablations.page(study),
         "guide": guide.page(study),
         "reproduce": reproduce.page(study),
-        **{paper: paper_pages.tables(paper, study) for paper in paper_pages.PAPERS},
+        **{paper: paper_pages.tables(paper, study) for paper in paper_pages.PAGES},
         "claims": claims_page.page(found),
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
         **efficiency_page.fragments(study.reported),
     }
     out = {generated / f"{name}.html": (html + "\n").encode() for name, html in fragments.items()}
-    out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAPERS}
+    out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAGES}
     out[generated / "demo.csv"] = _csv(tidy(study.local))
     out[results_dir() / "results.csv"] = _csv(tidy(study.committed))
     out[results_dir() / "verdicts.csv"] = verdicts.as_csv(found)

@@ -246,6 +246,31 @@ def test_on_paper_no_fields_are_printed_and_nothing_scrolls(visit):
     assert page.eval_on_selector(".bc-scroll", "e => getComputedStyle(e).overflowX") == "visible"
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_on_paper_everything_is_unfolded(visit, script):
+    """With the script by its handler, without it by the style sheet."""
+    page = visit("theseus", java_script_enabled=script)
+    cell = page.locator("article details .bc-table td").first
+    assert not cell.is_visible()
+    if script:
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("article details:not([open])").count() == 0
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.locator("article details[open]").count() == 0
+    page.emulate_media(media="print")
+    assert cell.is_visible()
+
+
+def test_the_comparison_takes_the_window_and_its_heads_stay(visit):
+    page = visit()
+    box = page.locator(".bc-scroll").first
+    assert box.bounding_box()["width"] > 0.7 * WIDE["width"]
+    top = page.locator(f"{TABLE} thead th").first
+    box.evaluate("e => { e.scrollIntoView(); e.scrollTop = 200; }")
+    if box.evaluate("e => e.scrollTop") > 0:
+        assert abs(top.bounding_box()["y"] - box.bounding_box()["y"]) < 3
+
+
 def test_names_from_users_show_as_text(visit):
     page = visit("index")
     assert page.get_by_text(f"results/runs/{EVIL}.json").count() == 1
@@ -269,12 +294,13 @@ def axe(tmp_path_factory):
         return f.extractfile("package/axe.min.js").read().decode()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_breaks_the_rules_of_axe(visit, html, axe, scheme):
+@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", WIDE), ("light", PHONE), ("dark", PHONE)],
+                         ids=["light", "dark", "light-phone", "dark-phone"])
+def test_no_page_breaks_the_rules_of_axe(visit, html, axe, scheme, size):
     """All rules of axe-core on every page; the notebooks' pages are alike, and one of them stands for all."""
     names = [n for n in bookcheck.pages_of(html.parents[1]) if "/" not in n] + ["executed/theseus"]
-    for name in names if scheme == "light" else ["index", "comparison", "ablations"]:
-        page = visit(name, color_scheme=scheme)
+    for name in names:
+        page = visit(name, color_scheme=scheme, viewport=size)
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {preload: false})")["violations"]
         said = [f"{v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lib import grid
+from lib import grid, profiles
 from lib.efficiency import match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
@@ -169,6 +169,29 @@ def test_curves_are_drawn_from_batch_one():
     assert page.curves(None) == ""
 
 
+def test_speed_of_training_is_what_bench_measured_or_not_yet(own):
+    assert "not measured yet" in text(page.fragments(load())["efficiency-training"])
+    head = "comparison,ours,other,ratio,low,high,machine,date\n"
+    (own / "bench.csv").write_text(head + "ours vs bare loop,2000.4,1000,2.0,1.9,2.1,<b>made up,2026-01-01\n"
+                                   "bf16 vs fp32,50,51,0.98,0.9,1.07,<b>made up,2026-01-01\nnew,1,2,0.5,0.4,0.6,m,d\n")
+    html = page.fragments(load())["efficiency-training"]
+    first, second, third = cells(html)
+    assert first == ["the study's loop | a plain loop over the same batches", "2,000", "1,000", "2.00", "1.90 to 2.10"]
+    assert second[4] == "0.90 to 1.07, holds 1"
+    assert third[0] == "new"
+    assert "<b>made up, 2026-01-01" in text(html)
+    (own / "bench.csv").write_text("comparison,ours\nx,1\n")
+    with pytest.raises(InputError, match=r"bench.csv: lacks the columns other"):
+        page.fragments(load())
+
+
+def test_every_comparison_of_bench_has_words():
+    source = (ROOT / "lib" / "bench.py").read_text()
+    named = re.findall(r'(?:compare|_row)\("([^"]+)"|\("(ours vs bare loop|ours vs trainer best)"', source)
+    names = {a or b for a, b in named}
+    assert names == set(page.COMPARED)
+
+
 def test_a_broken_table_is_one_line(own):
     (own / "efficiency.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"efficiency.csv: cannot be read"):
@@ -186,7 +209,7 @@ def test_the_page_is_planned_after_the_runs_and_only_for_the_book(places):
     assert grid.plan("demo")["pages"] == []
     assert "efficiency" not in grid.methods()
     for profile in grid.LOCAL:
-        assert (grid.PROFILES / f"{profile}-efficiency.yaml").exists()
+        assert (profiles.FOLDER / f"{profile}-efficiency.yaml").exists()
 
 
 def test_profiles_of_the_notebook_are_valid():
@@ -195,6 +218,6 @@ def test_profiles_of_the_notebook_are_valid():
     from lib import parameters
     from lib.efficiency import run as efficiency_run
 
-    for path in grid.PROFILES.glob("*-efficiency.yaml"):
+    for path in profiles.FOLDER.glob("*-efficiency.yaml"):
         p = parameters.validate(efficiency_run.Config, yaml.safe_load(path.read_text()))
         assert set(p.systems) <= set(match.sizes().index)

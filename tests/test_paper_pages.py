@@ -37,8 +37,8 @@ def row(html, caption, head) -> list[str]:
     return [text(c).strip() for c in found.find_all("td")]
 
 
-@pytest.mark.parametrize("paper", paper_pages.PAPERS)
-def test_every_paper_has_a_page_with_idea_differences_and_its_printed_tables(paper):
+@pytest.mark.parametrize("paper", paper_pages.PAGES)
+def test_every_method_has_a_page_with_idea_differences_and_its_printed_tables(paper):
     idea = paper_pages.idea(paper)
     assert "$$" in idea
     assert "here |" in idea  # the table of differences
@@ -76,6 +76,21 @@ def test_our_runs_stand_on_the_page_of_their_method_alone():
     assert "theseus" not in text(html.split("our-runs")[1])
 
 
+def test_a_baseline_stands_beside_its_row_in_the_theseus_paper():
+    html = paper_pages.tables("kd", study(*three("kd")))
+    cells = row(html, "theseus Table 2: reported | ours, Vanilla KD", "RTE")
+    assert cells[0].startswith("64.9")
+    assert cells[1].startswith("61.0 ± 2.5")
+    for paper in paper_pages.BASELINES:
+        assert 'id="table-2-of-bert-of-theseus"' in paper_pages.tables(paper, study()), paper
+
+
+def test_sections_of_a_page_have_places_of_their_own():
+    for method, sections in paper_pages.PAGES.items():
+        places = [s.anchor for s in sections]
+        assert len(set(places)) == len(places), method
+
+
 def test_an_ablation_is_the_mean_of_paired_differences():
     plain, changed = three("layerdrop"), three("layerdrop", scores=(58.0, 60.0, 61.5), variant="rate0.2")
     html = ablations.page(study(*plain, *changed, record("layerdrop", task="cola", variant="rate0.2")))
@@ -83,7 +98,7 @@ def test_an_ablation_is_the_mean_of_paired_differences():
     assert cells[2] == "1"
     # differences -2, -1, -0.5: mean -1.17, t(2) * sd / sqrt(3) = 4.303 * 0.764 / 1.732 = 1.90; cola has no partner
     assert cells[3].startswith("rate0.2: -1.2 ± 1.9 RTE; 3 pairs; glue, minilm-l6")
-    assert 'id="layerdrop-rate"' in html  # its table stands below
+    assert 'href="layerdrop.html#rate"' in html  # its table stands on the method's page
     assert row(html, "Studies", "Arms: pre-train, distil, fine-tune")[3] == "not run"
     assert "-r study arms" in row(html, "Studies", "Arms: pre-train, distil, fine-tune")[4]
 
@@ -232,5 +247,5 @@ def test_the_pages_are_made_by_the_report(tmp_path, monkeypatch):
     put(*three(), *three("truncated"))
     assert len(load_study().records) == 6
     assert report.main() == 0
-    for name in ("papers", "guide", "ablations", "reproduce", *paper_pages.PAPERS):
+    for name in ("papers", "guide", "ablations", "reproduce", *paper_pages.PAGES):
         assert (tmp_path / "book" / "_generated" / f"{name}.html").stat().st_size > 100, name

@@ -152,8 +152,23 @@
     side?.setAttribute("aria-label", "Book");
   }
 
+  // Paper has nothing to unfold: all is open while the page is printed. (The style sheet says the same to browsers that
+  // know ::details-content, without a script.)
+  function print() {
+    let folded = [];
+    window.addEventListener("beforeprint", () => {
+      folded = [...document.querySelectorAll("article details:not([open])")];
+      folded.forEach((e) => { e.open = true; });
+    });
+    window.addEventListener("afterprint", () => {
+      folded.forEach((e) => { e.open = false; });
+      folded = [];
+    });
+  }
+
   function start() {
     theme();
+    print();
     document.querySelectorAll("table.bc-sortable").forEach(sortable);
     document.querySelectorAll(".bc-controls").forEach(controls);
     document.querySelectorAll(".bc-command").forEach(copies);

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from lib.reporting.cells import command
 from lib.reporting.comparison import groups, task_title, tasks_of
 from lib.reporting.pages import Study
-from lib.reporting.paper_pages import PAGES, PAPERS, Section, labels, section, study_command
+from lib.reporting.paper_pages import PAGES, Section, labels, study_command
 from lib.reporting.tables import NOT_RUN, controls, details, lines, small, table
 from lib.results import Record
 from lib.stats import spread
@@ -15,7 +15,7 @@ from lib.systems import title_of
 
 
 def page(study: Study) -> Markup:
-    """The list of studies, then the tables of the baselines' studies, which have no paper page of their own."""
+    """The list of studies; their tables stand on the pages of the methods."""
     rows, data = [], []
     for method, sections in PAGES.items():
         for s in sections:
@@ -25,19 +25,11 @@ def page(study: Study) -> Markup:
                 data.append({"method": method, "run": "yes" if found else "no"})
     fields = controls(
         "table-ablations",
-        filters={"method": ("Method", {m: title_of(m) for m in PAGES}),
+        filters={"method": ("Method", {m: title_of(m) for m, found in PAGES.items() if any(s.study for s in found)}),
                  "run": ("Ours", {"yes": "run", "no": "not run"})},
     )  # fmt: skip
     head = ["Study", "Method", "Printed in", "Variants run", "Change to the reference, points", "Command"]
-    out = fields + table("Studies", head, rows, sortable=True, name="table-ablations", data=data)
-    for method in PAGES:
-        if method in PAPERS:
-            continue
-        for s in PAGES[method]:
-            if variants_run(method, s, study):
-                out += Markup('<h2 id="{}-{}">{}: {}</h2>').format(method, s.anchor, title_of(method), s.title)
-                out += section(method, s, study)
-    return out
+    return fields + table("Studies", head, rows, sortable=True, name="table-ablations", data=data)
 
 
 def variants_run(method: str, s: Section, study: Study) -> list[str]:
@@ -54,11 +46,7 @@ def reference(method: str, s: Section) -> str:
 
 
 def _row(method: str, s: Section, study: Study, found: list[str]) -> list:
-    title = s.title
-    if method in PAPERS:
-        title = Markup('<a href="{}.html#{}">{}</a>').format(method, s.anchor, s.title)
-    elif found:
-        title = Markup('<a href="#{}-{}">{}</a>').format(method, s.anchor, s.title)
+    title = Markup('<a href="{}.html#{}">{}</a>').format(method, s.anchor, s.title)
     changes = [_change(study, label, reference(method, s)) for label in found]
     return [
         title, title_of(method), s.where or "not printed", str(len(found)),

@@ -141,7 +141,8 @@ def comparison(study: Study, local: bool) -> Markup:
             head = Markup('<h4 id="{}-{}">{}</h4><p>{} {}</p>')
             out += head.format(here, task, task_title(task), rows, related(task))
             out += task_table(study.reported, runs, task, f"{task_title(task)}, {name}")
-    return Markup("<ul>{}</ul>").format(contents) + out
+    # bc-wide: the page takes the whole window (study.css)
+    return Markup('<div class="bc-wide"><ul>{}</ul>{}</div>').format(contents, out)
 
 
 def provenance(study: Study) -> Markup:

@@ -1,4 +1,4 @@
-"""One page a paper: its tables in its own layout beside the runs of ours that ask the same question.
+"""One page a method: a paper's tables in its own layout beside the runs of ours that ask the same question.
 
 Idea, equations, and the differences between paper, official code and ours stand once, at the head of the method's
 notebook; `idea` takes them from there. A study's runs are variants of the method (`lib/methods/*_studies.py`, or
@@ -39,6 +39,7 @@ class Section:
     plain: bool = False
     note: str = ""
     study: str = ""  # value of the notebook's parameter `study` that makes the runs
+    paper: str = ""  # that prints the table, where it is not the page's own
 
     @property
     def key(self) -> str:
@@ -52,6 +53,9 @@ class Section:
 
 SERVER = "Scored by the GLUE server on the test sets, whose labels are not public; ours is of the development sets."
 LARGE = "The general stage decides here, and ours reads a fraction of a percent of the paper's text."
+SEARCHED = "The best setting that the authors found for each task, as their repository lists it."
+_THESEUS = Section("Table 2 of BERT-of-Theseus: development sets", "Table 2", plain=True, paper="theseus",
+                   note="The table in which all methods of this kind stand together, at BERT-base cut to 6 layers.")
 
 PAGES: dict[str, tuple[Section, ...]] = {
     "theseus": (
@@ -120,9 +124,14 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Table 5: SQuAD", "Table 5"),
         Section("Operational: what NoNorm and relu are for", "operational",
                 note="Milliseconds on a phone. The notebook times the same four variants on this machine."),
-        Section("Transfer: strategies, shapes and the official code", pattern=r"mobilebert(-.+)?",
-                note="Progressive, joint and auxiliary transfer. The paper's tables of ablations were not at hand. "
-                "Runs are made by -p strategy joint -p variant joint and the like."),
+        Section("Strategies: progressive, joint, auxiliary", pattern=r"mobilebert(-joint|-auxiliary)?",
+                study="strategies", note="The paper's tables of ablations were not at hand."),
+        Section("Transfers: feature maps and attention, each off", pattern=r"mobilebert(-no-(feature|attention))?",
+                study="transfers"),
+        Section("Shapes: TINY, and without operational optimisations", pattern=r"mobilebert(-tiny|-unoptimised)?",
+                study="shapes"),
+        Section("Code: paper and official code", pattern=r"mobilebert(-code)?", study="code",
+                note="LayerNormed feature maps and their statistics; the paper prints no number for it."),
     ),
     "efficientbert": (
         Section("Test sets: the row as reprinted in a survey", "survey reprint", plain=True,
@@ -146,17 +155,51 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Dropout: which one BANDD removes", pattern=r"trimbert-\w+-n1-bandd(-drop\w+)?", study="dropout",
                 note="The text does not say which dropout after self-attention is meant."),
     ),
-    # Baselines: their notebooks show the printed tables; their studies stand on the page about ablations
+    # Baselines: BERT-of-Theseus prints the row of each that ours stands beside; then what their own papers print.
+    "truncated": (
+        _THESEUS,
+        Section("Layers: how many are left", pattern=r"truncated(-layers\d+)?",
+                note="Printed in Table 7 of BERT-of-Theseus, on the page of that paper; its study \"layers\" makes the "
+                "runs."),
+    ),
+    "kd": (
+        _THESEUS,
+        Section("Table 1 of BERT-PKD: test sets", "PKD Table 1", paper="pkd", note=SERVER),
+        Section("Repository of BERT-PKD: development sets", "official repository", paper="pkd", note=SEARCHED),
+        Section("Code: paper and official code", pattern=r"kd(-code)?",
+                note="The soft term averaged over classes too; no number is printed for it. Made by -p variant code."),
+    ),
+    "pkd": (
+        _THESEUS,
+        Section("Table 1: test sets", "PKD Table 1", note=SERVER),
+        Section("Repository: development sets", "official repository", note=SEARCHED),
+        Section("Efficiency: size and speed", "efficiency table",
+                note="Ours stand on the page about sizes and speeds."),
+        Section("Choices: paper and official code, and which layers are compared", pattern=r"pkd(-.+)?",
+                note="No number is printed for these one by one. Made by -p variant paper or -p variant code."),
+    ),
+    "pdbert": (
+        _THESEUS,
+        Section("Arms: pre-train, distil, fine-tune", "Table 3", pattern=r"pdbert(-pd|-pf|-tf)?", study="arms",
+                note="Few cells of the printed table were at hand. PD: pre-trained and distilled; PF: pre-trained and "
+                "fine-tuned; TF: truncated and fine-tuned. " + LARGE),
+        Section("README: the released small models", "google-research",
+                note="Pre-trained and fine-tuned, not distilled. " + SERVER),
+        Section("Sizes: parameters of the released models", "miniature table"),
+    ),
     "layerdrop": (
+        _THESEUS,
+        Section("Table 7: pruned to 6 or 3 layers", "Table 7",
+                note="RoBERTa, pre-trained with LayerDrop by the authors: a backbone that no run of ours has."),
         Section("Rate: of dropping layers", pattern=r"layerdrop(-rate[\d.]+)?", study="rate"),
         Section("Pruning: which layers stay", pattern=r"layerdrop(-one|-search)?", study="pruning"),
         Section("Place: in fine-tuning or before it", pattern=r"layerdrop(-recovery|-pretraining)?", study="place"),
-    ),
-    "pdbert": (
-        Section("Arms: pre-train, distil, fine-tune", pattern=r"pdbert(-pd|-pf|-tf)?", study="arms"),
+        Section("Table 4: deep models, without pruning", "Table 4", note="Shown for completeness; no run of ours."),
+        Section("Table 8: a language model", "Table 8", note="Perplexity, lower is better; no run of ours."),
     ),
 }  # fmt: skip
-PAPERS = tuple(p for p in PAGES if p not in ("layerdrop", "pdbert"))
+BASELINES = ("truncated", "kd", "pkd", "pdbert", "layerdrop")
+PAPERS = tuple(p for p in PAGES if p not in BASELINES)
 
 
 def idea(paper: str) -> str:
@@ -176,7 +219,7 @@ def idea(paper: str) -> str:
 
 
 def tables(paper: str, study: Study) -> Markup:
-    """The tables of a paper, then every run of ours of its method."""
+    """The tables of a method's page, then every run of ours of its method."""
     out = Markup("")
     for s in PAGES[paper]:
         out += Markup('<h2 id="{}">{}</h2>').format(s.anchor, s.title)
@@ -193,7 +236,7 @@ def tables(paper: str, study: Study) -> Markup:
 def section(paper: str, s: Section, study: Study) -> Markup:
     """Ours of one section, beside the printed rows where there are some; empty for a table that is only printed."""
     if s.plain:
-        return beside(paper, paper, s.where, study)
+        return beside(s.paper or paper, paper, s.where, study)
     if s.rows:
         return variants_beside(paper, s.where, s.rows, study) + _made_by(paper, s, s.rows, study)
     if s.pattern:
@@ -227,7 +270,7 @@ def _made_by(method: str, s: Section, rows: dict, study: Study) -> Markup:
 
 
 def whole(paper: str, s: Section, study: Study) -> Markup:
-    data = reported_table(paper, s.where, study.reported)
+    data = reported_table(s.paper or paper, s.where, study.reported)
     return details(f"{s.key} as printed", frame(f"{s.key} as printed ({data.attrs['split']})", data))
 
 
