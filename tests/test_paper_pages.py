@@ -226,6 +226,24 @@ def test_retention_that_is_withheld_is_no_point(tmp_path, monkeypatch):
     assert not any(p.ours for p in tradeoff.points(study(*three(majority=65.95))))
 
 
+def test_the_filled_marks_are_means_over_the_same_tasks(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
+    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+    both = [r for m in ("theseus", "truncated") for task in ("rte", "mrpc") for r in three(m, task=task)]
+    runs = [*both, *three("kd", task="mrpc", scores=(64.0, 65.0, 66.0)), *three("pkd", task="cola"),
+            *three(task="sst2", majority=65.95), *three("layerdrop", task="sst2", majority=65.95)]
+    over = tradeoff.ours_over(study(*runs))
+    assert over.tasks == ("mrpc",)  # three methods; two on RTE, one on CoLA
+    assert set(over.cells) == {"truncated", "kd", "theseus"}
+    found = {p.method: p.retained for p in tradeoff.points(study(*runs)) if p.ours}
+    assert set(found) == set(over.cells)
+    assert found["kd"] == pytest.approx(100 * 65 / 66.1)
+    said = text(tradeoff.caption(study(*runs)))
+    assert "mean over MRPC" in said
+    assert "without a filled mark: BERT-PKD, LayerDrop." in said
+    assert "Left out: SST-2" in said
+
+
 # --- how to reproduce
 
 
