@@ -67,6 +67,8 @@ seed = 0
 profile = "custom"  # names the folder of the record
 variant = ""  # "", "paper" or "code"
 strategy = "progressive"  # or joint, auxiliary
+feature_transfer = True  # False: without it
+attention_transfer = True  # False: without it
 between = 0  # width between blocks; 0: half of the backbone's
 inside = 0  # width inside the student's blocks; 0: a quarter of the backbone's
 ffns = 0  # feed-forward networks in a block; 0: 4, or 2 with tiny
@@ -74,19 +76,23 @@ tiny = False  # MobileBERT-TINY: keys, queries and values all from the one bottl
 normalisation = "no_norm"  # or layer_norm
 activation = "relu"  # or gelu
 text = "news"  # unlabelled text: news, a corpus of lib/text.py, or a path to your own
+study = "none"  # or strategies, transfers (each off), shapes (Table 4), code
 timing_blocks = 0  # blocks of the timed shapes below; 0: the paper's 24
 
 # %%
 from lib import parameters, plots, runs
-from lib.methods import mobilebert, mobilebert_shapes
+from lib.methods import mobilebert, mobilebert_shapes, mobilebert_studies
 
 plots.svg()
-p = parameters.read(mobilebert.Config, globals())
+p = parameters.read(mobilebert_studies.Config, globals())
 
 # %%
-run = runs.start("mobilebert", p)
-student, history = run.compress(mobilebert.compress)
-record = run.finish(student, history)
+records = []
+for q in mobilebert_studies.variants(p):
+    run = runs.start("mobilebert", q)
+    student, history = run.compress(mobilebert.compress)
+    records.append(run.finish(student, history))
+record = records[0]
 
 # %% [markdown]
 # ## What came out
@@ -129,3 +135,9 @@ mobilebert_shapes.operational("MobileBERT", layers=p.timing_blocks)
 
 # %%
 mobilebert_shapes.operational("MobileBERT-TINY", layers=p.timing_blocks)
+
+# %% [markdown]
+# ## All runs of this notebook
+
+# %%
+plots.runs(records)

@@ -67,12 +67,21 @@ def test_the_papers_own_effects_come_from_the_printed_numbers(declared):
 
 def test_every_run_that_a_claim_names_can_be_made(declared):
     """A variant that no study makes and no `how` explains would stay "not run" for ever."""
-    from lib.methods import distilbert, efficientbert_studies, layerdrop, pdbert, theseus_studies, tinybert_studies
+    from lib.methods import (
+        distilbert,
+        efficientbert_studies,
+        layerdrop,
+        mobilebert_studies,
+        pdbert,
+        theseus_studies,
+        tinybert_studies,
+    )
 
     made = {"pkd-last", "pkd-layers2", "truncated-layers2", "theseus-layers2"}  # of a parameter and a variant name
     made |= {f"theseus-module{i}" for i in range(1, 7)}
     for method, studies in {"theseus": theseus_studies, "distilbert": distilbert, "pdbert": pdbert, "layerdrop":
-                            layerdrop, "tinybert": tinybert_studies, "efficientbert": efficientbert_studies}.items():
+                            layerdrop, "tinybert": tinybert_studies, "efficientbert": efficientbert_studies,
+                            "mobilebert": mobilebert_studies}.items():
         made |= {f"{method}-{c['variant']}" for runs in studies.STUDIES.values() for c in runs if "variant" in c}
     for c in declared:
         for label in c.labels:

@@ -19,7 +19,7 @@ from lib import fast, mlm, parameters, runs, training
 from lib.batches import Encoded
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
-from lib.methods import mobilebert, mobilebert_shapes, mobilebert_stages
+from lib.methods import mobilebert, mobilebert_shapes, mobilebert_stages, mobilebert_studies
 from lib.methods import mobilebert_losses as losses
 from lib.methods import mobilebert_student as students
 from lib.methods.ibbert_model import IBBertConfig, IBBertForMaskedLM
@@ -337,18 +337,94 @@ def test_an_interrupted_transfer_goes_on_and_ends_the_same(tmp_path, monkeypatch
 def test_distillation_loss_is_the_sum_of_its_parts(auxiliary):
     t, s, b = teacher(), student(), batch()
     masker, step = mlm.Masker(Tokenizer()), training.Step(0, 1, 0, 0)
-    out = mobilebert_stages.distillation_loss(t, masker, 0.5, False, auxiliary)(s, b, step)
+    on = losses.PARTS if auxiliary else ()
+    out = mobilebert_stages.distillation_loss(t, masker, 0.5, False, on)(s, b, step)
     masked = masker(b, step.random())
     given, wanted = (m(**masked.inputs).logits[masked.where] for m in (s, t))
     value = losses.word_distillation(given, wanted, masked.targets, 0.5)[0]
     if auxiliary:
         value = value + sum(losses.block_loss(losses.run_blocks(s, masked.inputs, DEPTH),
                                               losses.run_blocks(t, masked.inputs, DEPTH),
-                                              b["attention_mask"], False, range(DEPTH)))
+                                              b["attention_mask"], False, range(DEPTH)).values())
     assert out.value.item() == pytest.approx(value.item(), rel=1e-4)
     assert out.weight == len(masked.targets)
     out.value.backward()
     assert all(p.grad is None for p in t.parameters())
+
+
+# Switches ---------------------------------------------------------------------------------------------------
+
+
+def trained(p, folder):
+    """Weights after the transfer (or its sum with distillation), but for key biases: softmax ignores them, so that
+    their gradient is rounding alone, which Adam makes as large as any other.
+    """
+    s, t, masker = student(), teacher(), mlm.Masker(Tokenizer())
+    if p.strategy == "auxiliary":
+        loss = mobilebert_stages.distillation_loss(t, masker, 0.5, False, mobilebert_stages.parts(p))
+        training.train(s, loss, text(), training.Settings(lr=0.003, epochs=2, batch_size=8, precision="fp32"))
+    else:
+        mobilebert_stages.transfer(s, t, masker, text(), p, False, Checkpoints(folder, "x"))
+    return {n: v for n, v in tiny.state(s).items() if not n.endswith("key.bias")}
+
+
+def furthest(a, b):
+    return max((a[n] - b[n]).abs().max().item() for n in a)
+
+
+@pytest.mark.parametrize("strategy", ["progressive", "joint", "auxiliary"])
+@pytest.mark.parametrize("off", losses.PARTS)
+def test_a_transfer_that_is_off_is_one_of_weight_zero(off, strategy, tmp_path, monkeypatch):
+    switched = trained(settings(strategy=strategy, **{f"{off}_transfer": False}), tmp_path / "off")
+    whole = trained(settings(strategy=strategy), tmp_path / "on")
+    name = f"{off}_transfer"
+    real = getattr(losses, name)
+    monkeypatch.setattr(losses, name, lambda s, t, mask: 0.0 * real(s, t, mask))
+    weightless = trained(settings(strategy=strategy), tmp_path / "zero")
+    assert furthest(switched, weightless) < 1e-4
+    assert furthest(switched, whole) > 1e-3
+
+
+@pytest.mark.parametrize("strategy", ["progressive", "auxiliary"])
+def test_without_attention_transfer_no_attention_map_is_computed(strategy, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(fast, "capture_scores", refuse)
+    trained(settings(strategy=strategy, attention_transfer=False), tmp_path / "off")
+    with pytest.raises(AssertionError, match="asked for"):
+        trained(settings(strategy=strategy), tmp_path / "on")
+
+
+def test_without_feature_transfer_no_block_output_is_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(losses, "feature_transfer", None)
+    trained(settings(feature_transfer=False), tmp_path / "off")
+    with pytest.raises(TypeError):
+        trained(settings(), tmp_path / "on")
+
+
+def test_both_off_leave_distillation_alone_or_nothing(places, films, backbone):
+    off = {"feature_transfer": False, "attention_transfer": False}
+    assert mobilebert_stages.parts(settings(strategy="auxiliary", **off)) == ()
+    run = started(places, films, backbone, strategy="joint", **off)
+    with pytest.raises(InputError, match="^feature_transfer and attention_transfer: both are false") as e:
+        mobilebert.compress(run)
+    assert "\n" not in str(e.value)
+    assert not (places / "build" / "artefacts").exists()
+
+
+def test_studies_name_their_runs():
+    def of(**changes):
+        return mobilebert_studies.variants(parameters.validate(mobilebert_studies.Config, changes))
+
+    assert [(q.variant, q.feature_transfer, q.attention_transfer) for q in of(study="transfers")] == [
+        ("", True, True), ("no-feature", False, True), ("no-attention", True, False)]
+    assert [(q.variant, q.strategy) for q in of(study="strategies")] == [
+        ("", "progressive"), ("joint", "joint"), ("auxiliary", "auxiliary")]
+    assert [(q.variant, q.tiny, q.normalisation, q.activation) for q in of(study="shapes")] == [
+        ("", False, "no_norm", "relu"), ("tiny", True, "no_norm", "relu"), ("unoptimised", False, "layer_norm", "gelu")]
+    with pytest.raises(InputError, match="variant"):
+        of(study="transfers", variant="mine")
 
 
 def test_operational_variants_are_timed_side_by_side():
@@ -406,7 +482,8 @@ def test_a_whole_run_and_what_is_shared(places, films, backbone):
 
 
 @pytest.mark.parametrize("changes", [{"strategy": "joint", "variant": "code"}, {"strategy": "auxiliary", "tiny": True},
-                                     {"normalisation": "layer_norm", "activation": "gelu", "inside": 16, "ffns": 1}])
+                                     {"normalisation": "layer_norm", "activation": "gelu", "inside": 16, "ffns": 1},
+                                     {"attention_transfer": False}])
 def test_strategies_and_shapes_give_a_student(places, films, backbone, changes):
     run = started(places, films, backbone, **changes)
     student, history = mobilebert.compress(run)
@@ -414,13 +491,17 @@ def test_strategies_and_shapes_give_a_student(places, films, backbone, changes):
     assert student.config.num_feedforward_networks == changes.get("ffns", 2 if "tiny" in changes else 4)
     curves = run.artefacts[-1].meta["curve"]
     assert ("feature" in curves) is (changes.get("strategy") == "auxiliary")
-    assert len(run.artefacts[-1].meta.get("stages", [])) == {"joint": 1, "auxiliary": 0}.get(changes.get("strategy"), 4)
+    stages = run.artefacts[-1].meta.get("stages", [])
+    assert len(stages) == {"joint": 1, "auxiliary": 0}.get(changes.get("strategy"), 4)
+    assert all(("attention" in c) is changes.get("attention_transfer", True) for c in stages)
+    assert all(b["attention"] > 0 for b in run.artefacts[-1].meta["gap"]["after distillation"])  # measured all the same
 
 
 def test_variants_do_not_share_a_student(places, films, backbone):
     keys = {mobilebert_stages.distilled(r.p, r.tokenizer, mobilebert_stages.teacher(r.p, r.tokenizer), code).key
-            for r in [started(places, films, backbone, strategy="joint")] for code in (False, True)}
-    assert len(keys) == 2
+            for changes, code in (({}, False), ({}, True), ({"attention_transfer": False}, False))
+            for r in [started(places, films, backbone, strategy="joint", **changes)]}
+    assert len(keys) == 3
 
 
 def test_another_architecture_is_refused_in_one_line(places, films, encoder):

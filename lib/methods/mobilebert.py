@@ -35,6 +35,8 @@ class Config(text.General):
     activation: Literal["relu", "gelu"] = "relu"
     # Stages on unlabelled text; `general_epochs` and `general_lr` are those of the pre-training distillation
     strategy: Literal["progressive", "joint", "auxiliary"] = "progressive"
+    feature_transfer: Bool = True  # False: without it (the paper's ablation; block outputs are then not compared)
+    attention_transfer: Bool = True  # False: without it; attention maps are then not even computed
     alpha: Annotated[Float, Field(ge=0, le=1)] = 0.5  # of the masked-word loss beside distillation (official code)
     lower_rate: Annotated[Float, Field(ge=0, le=1)] = 0.1  # of the rate, below the block in turn (official code)
     transfer_epochs: Annotated[Float, Field(gt=0, le=1000)] = 2  # passes over the text for all blocks together
@@ -53,6 +55,7 @@ def compress(run, teacher=None) -> tuple[nn.Module, History]:
     text.refuse_overlap(p.text, run.data)
     frame = ibbert.configuration(AutoConfig.from_pretrained(models.resolve(p.backbone)), p.between, p.embedding)
     mobilebert_student.student_config(frame, p)  # widths that do not fit must show before anything is trained
+    mobilebert_stages.parts(p)
     source = mobilebert_stages.teacher(p, run.tokenizer)
     student = mobilebert_stages.distilled(p, run.tokenizer, source, p.variant.split("-")[0] == "code")
     run.artefacts += [source, student]

@@ -6,6 +6,8 @@ one. Everything is computed in float32; padding takes part nowhere.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -15,24 +17,28 @@ from lib import fast
 
 # Factors of the official code: LayerNormed features, difference of means, difference of variances
 CODE_FACTORS = (100.0, 5000.0, 5.0)
+PARTS = ("feature", "attention")  # of the transfer, each block by block
 
 
-def run_blocks(model: nn.Module, batch: dict, upto: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def run_blocks(model: nn.Module, batch: dict, upto: int,
+               parts: tuple[str, ...] = PARTS) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs (B, T, width) and attention scores before softmax (B, heads, T, T) of the lowest `upto` blocks.
 
-    `model`: a MobileBERT or IB-BERT with any head, loaded with the study attention. Higher blocks are not run. Raises
-    `RuntimeError` where another attention hands out no scores, for then the attention loss would silently be 0.
+    `model`: a MobileBERT or IB-BERT with any head, loaded with the study attention. Higher blocks are not run. Without
+    "attention" among `parts` no score is asked for, and the second list is empty. Raises `RuntimeError` where another
+    attention hands out no scores, for then the attention loss would silently be 0.
     """
     base = model.base_model
     features = []
-    with fast.capture_scores() as scores:
+    asked = "attention" in parts
+    with fast.capture_scores() if asked else contextlib.nullcontext([]) as scores:
         hidden = base.embeddings(input_ids=batch["input_ids"], token_type_ids=batch.get("token_type_ids"))
         mask = create_bidirectional_mask(config=base.config, inputs_embeds=hidden,
                                          attention_mask=batch["attention_mask"])
         for layer in base.encoder.layer[:upto]:
             hidden = layer(hidden, mask)
             features.append(hidden)
-    if len(scores) != upto:
+    if asked and len(scores) != upto:
         raise RuntimeError(f"{upto} blocks gave {len(scores)} attention scores; the study attention is needed")
     return features, scores
 
@@ -73,15 +79,15 @@ def attention_transfer(student: torch.Tensor, teacher: torch.Tensor, mask: torch
     return rows.transpose(1, 2)[mask.bool()].mean()
 
 
-def block_loss(student: tuple, teacher: tuple, mask: torch.Tensor, code: bool, blocks) -> tuple[torch.Tensor, ...]:
-    """(sum of the feature losses, sum of the attention losses) of the zero-based `blocks`.
+def block_loss(student: tuple, teacher: tuple, mask: torch.Tensor, code: bool, blocks,
+               parts: tuple[str, ...] = PARTS) -> dict[str, torch.Tensor]:
+    """Sum of the losses over the zero-based `blocks`, by name; what is not among `parts` is not computed.
 
-    `student`, `teacher`: what `run_blocks` returned.
+    `student`, `teacher`: what `run_blocks` returned for the same parts.
     """
-    feature = feature_transfer_code if code else feature_transfer
-    features = [feature(student[0][i], teacher[0][i], mask) for i in blocks]
-    attentions = [attention_transfer(student[1][i], teacher[1][i], mask) for i in blocks]
-    return torch.stack(features).sum(), torch.stack(attentions).sum()
+    kinds = {"feature": feature_transfer_code if code else feature_transfer, "attention": attention_transfer}
+    return {name: torch.stack([kinds[name](student[k][i], teacher[k][i], mask) for i in blocks]).sum()
+            for k, name in enumerate(PARTS) if name in parts}
 
 
 def word_distillation(student: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor,

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from lib import artefacts, fast, mlm, models, text, training
 from lib.checkpoint import Checkpoints
+from lib.errors import InputError
 from lib.methods import ibbert
 from lib.methods import mobilebert_losses as losses
 from lib.methods.ibbert_model import IBBertForMaskedLM
@@ -95,38 +96,48 @@ def teacher(p, tokenizer) -> artefacts.Artefact:
     return artefacts.build("ib-teacher", configuration, make)
 
 
-def transfer_loss(teacher: nn.Module, masker: mlm.Masker, blocks: list[int], code: bool):
-    """Feature and attention transfer of the zero-based `blocks`; nothing above the highest of them is run."""
+def parts(p) -> tuple[str, ...]:
+    """Which of `losses.PARTS` are on. `InputError` where a stage of its own would have nothing to transfer."""
+    on = tuple(n for n in losses.PARTS if getattr(p, f"{n}_transfer"))
+    if not on and p.strategy != "auxiliary":
+        raise InputError(f"feature_transfer and attention_transfer: both are false, and strategy={p.strategy} has a "
+                         "stage of its own for them; allowed: one of them true, or strategy=auxiliary")
+    return on
+
+
+def transfer_loss(teacher: nn.Module, masker: mlm.Masker, blocks: list[int], code: bool,
+                  on: tuple[str, ...] = losses.PARTS):
+    """Transfer (`on`: feature, attention) of the zero-based `blocks`; nothing above the highest of them is run."""
 
     def loss(model: nn.Module, batch: dict, step) -> Loss:
         inputs = masker(batch, step.random()).inputs
         with torch.no_grad():
-            wanted = losses.run_blocks(teacher, inputs, max(blocks) + 1)
-        given = losses.run_blocks(model, inputs, max(blocks) + 1)
-        feature, attention = losses.block_loss(given, wanted, inputs["attention_mask"], code, blocks)
-        return Loss(feature + attention, weight=float(inputs["attention_mask"].sum()),
-                    logs={"feature": float(feature.detach()), "attention": float(attention.detach())})
+            wanted = losses.run_blocks(teacher, inputs, max(blocks) + 1, on)
+        given = losses.run_blocks(model, inputs, max(blocks) + 1, on)
+        found = losses.block_loss(given, wanted, inputs["attention_mask"], code, blocks, on)
+        return Loss(sum(found.values()), weight=float(inputs["attention_mask"].sum()),
+                    logs={k: float(v.detach()) for k, v in found.items()})
 
     return loss
 
 
-def distillation_loss(teacher: nn.Module, masker: mlm.Masker, alpha: float, code: bool, auxiliary: bool):
-    """Pre-training distillation on masked positions; `auxiliary` adds the transfer losses of all blocks."""
+def distillation_loss(teacher: nn.Module, masker: mlm.Masker, alpha: float, code: bool, on: tuple[str, ...] = ()):
+    """Pre-training distillation on masked positions; `on` adds those transfer losses of all blocks (auxiliary)."""
 
     def loss(model: nn.Module, batch: dict, step) -> Loss:
         masked = masker(batch, step.random())
         depth = model.config.num_hidden_layers
         with torch.no_grad():
-            wanted = losses.run_blocks(teacher, masked.inputs, depth) if auxiliary else None
+            wanted = losses.run_blocks(teacher, masked.inputs, depth, on) if on else None
             words = Words(teacher)(masked) if wanted is None else teacher.cls(wanted[0][-1][masked.where])
-        given = losses.run_blocks(model, masked.inputs, depth) if auxiliary else None
+        given = losses.run_blocks(model, masked.inputs, depth, on) if on else None
         logits = Words(model)(masked) if given is None else model.cls(given[0][-1][masked.where])
         value, language, soft = losses.word_distillation(logits, words, masked.targets, alpha)
         logs = {"mlm": float(language.detach()), "kd": float(soft.detach())}
-        if auxiliary:
-            feature, attention = losses.block_loss(given, wanted, masked.inputs["attention_mask"], code, range(depth))
-            value = value + feature + attention
-            logs |= {"feature": float(feature.detach()), "attention": float(attention.detach())}
+        if on:
+            found = losses.block_loss(given, wanted, masked.inputs["attention_mask"], code, range(depth), on)
+            value = value + sum(found.values())
+            logs |= {k: float(v.detach()) for k, v in found.items()}
         return Loss(value, weight=len(masked.targets), logs=logs)
 
     return loss
@@ -153,7 +164,7 @@ def transfer(student: nn.Module, teacher: nn.Module, masker, data, p, code: bool
         settings = text.settings(p, f"transfer {k + 1}/{len(order)}", epochs=p.transfer_epochs / len(order), warmup=0.0,
                                  decay=False, seed=k)
         with slower(lower, p.lower_rate if p.strategy == "progressive" else 1.0):
-            history = training.train(student, transfer_loss(teacher, masker, blocks, code), data, settings,
+            history = training.train(student, transfer_loss(teacher, masker, blocks, code, parts(p)), data, settings,
                                      parameters=lower + own)
         state["stages"].append(history.curve)
         state["seconds"] += history.seconds
@@ -170,14 +181,14 @@ def block_gap(student: nn.Module, teacher: nn.Module, data, masker) -> list[dict
     depth = student.config.num_hidden_layers
     with torch.no_grad():
         given, wanted = losses.run_blocks(student.eval(), inputs, depth), losses.run_blocks(teacher, inputs, depth)
-        parts = [losses.block_loss(given, wanted, inputs["attention_mask"], False, [i]) for i in range(depth)]
-    return [{"feature": float(f), "attention": float(a)} for f, a in parts]
+        found = [losses.block_loss(given, wanted, inputs["attention_mask"], False, [i]) for i in range(depth)]
+    return [{k: float(v) for k, v in block.items()} for block in found]
 
 
 def distilled(p, tokenizer, source: artefacts.Artefact, code: bool) -> artefacts.Artefact:
     """The task-agnostic student after its strategy's stages; folder `model` inside. `source`: the IB teacher."""
     names = ("strategy", "inside", "ffns", "tiny", "activation", "normalisation", "alpha", "lower_rate",
-             "transfer_epochs")
+             "transfer_epochs", "feature_transfer", "attention_transfer")
     settings = text.settings(p, f"distillation, {p.strategy}", epochs=p.general_epochs + (
         p.transfer_epochs if p.strategy == "auxiliary" else 0))
     configuration = {"teacher": source.key, **{n: getattr(p, n) for n in names}, "code_losses": code,
@@ -202,7 +213,7 @@ def distilled(p, tokenizer, source: artefacts.Artefact, code: bool) -> artefacts
                              Checkpoints(folder / "checkpoints" / "blocks", identity))
             meta["gap"]["after transfer"] = block_gap(student, teacher, words.held_out, masker)
             meta["quality"]["after transfer"] = quality(Words(student))
-        loss = distillation_loss(teacher, masker, p.alpha, code, p.strategy == "auxiliary")
+        loss = distillation_loss(teacher, masker, p.alpha, code, parts(p) if p.strategy == "auxiliary" else ())
         history = training.train(student, loss, words.train, settings,
                                  checkpoints=Checkpoints(folder / "checkpoints" / "words", identity))
         student.save_pretrained(folder / "model")
