@@ -6,18 +6,10 @@ RECORDS = os.path.relpath(config["records"])
 BUILD = os.path.relpath(config["build"])
 PROFILE = config["profile"]
 TASKS = config["tasks"]  # name in paths -> what the notebook is given
-FILES = [f"notebooks/profiles/{PROFILE}.yaml"]
 BACKBONE = config["backbone"]  # label in paths
 RECORD = RECORDS + "/" + PROFILE + "/" + BACKBONE + "/{task}/{method}/seed-{seed}.json"
 PAGE = "book/executed/{method}.ipynb"
 JOBS = config["jobs"]  # [task, method, seed]
-
-
-def settings(wildcards):
-    """The profile's files: its own, the method's, the declared task's; the later wins."""
-    names = [wildcards.method] + [wildcards.task] * (TASKS[wildcards.task] == wildcards.task)
-    own = [f"notebooks/profiles/{PROFILE}-{name}.yaml" for name in names]
-    return " ".join(f"-f {f}" for f in FILES + [f for f in own if os.path.exists(f)])
 
 
 def teacher(wildcards):
@@ -51,7 +43,7 @@ rule run:
     output:
         RECORD,
     params:
-        settings=settings,
+        settings=lambda w: config["settings"][f"{w.task}/{w.method}"],
         task=lambda w: TASKS[w.task],
         executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{w.task}/{w.method}/seed-{w.seed}.ipynb",
     threads: config["threads"] or config["cores"]

@@ -11,10 +11,9 @@ import importlib
 import sys
 from dataclasses import dataclass
 
-import yaml
 from transformers import BertConfig, PretrainedConfig
 
-from lib import grid, models
+from lib import grid, models, profiles
 from lib.efficiency import counts
 from lib.errors import InputError, one_of
 from lib.parameters import Parameters, validate
@@ -54,14 +53,13 @@ def configuration(name: str) -> tuple[PretrainedConfig, str]:
 
 def parameters(profile: str, task: str, method: str, **given) -> tuple[Parameters, list[str]]:
     """(validated parameters of a run under a profile, the files they come from)."""
-    files = [f for n in ("", f"-{method}", f"-{task}") if (f := grid.PROFILES / f"{profile}{n}.yaml").exists()]
-    values = {k: v for f in files for k, v in (yaml.safe_load(f.read_text()) or {}).items()}
+    values = profiles.values(profile, method, task)
     try:
         module = importlib.import_module(f"lib.methods.{method}_studies")
         config = module.Config
     except (ModuleNotFoundError, AttributeError):
         config = importlib.import_module(f"lib.methods.{method}").Config
-    return validate(config, {**values, "task": task, **given}), [f.name for f in files]
+    return validate(config, {**values, "task": task, **given}), [f.name for f in profiles.files(profile, method, task)]
 
 
 def stages(p: Parameters, method: str, rows: int, length: int) -> list[Stage]:
@@ -138,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
                         "of 312 in bf16")
     a = parser.parse_args(arguments)
     try:
-        one_of("PROFILE", a.profile, grid.profiles())
+        one_of("PROFILE", a.profile, profiles.names())
         tasks = a.tasks.split() or [t for t in ROWS if t != "wnli"]
         names = a.methods.split() or ["bert", *(m for m in grid.methods() if m != "bert")]
         if a.tflops <= 0:

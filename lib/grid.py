@@ -14,9 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-
-from lib import slurm
+from lib import profiles, slurm
 from lib.backbones import label
 from lib.errors import InputError, one_of, shorten
 from lib.paths import ROOT, as_path, build_dir, component, results_dir
@@ -24,7 +22,6 @@ from lib.provenance import digest
 from lib.tasks import TASKS, own_label
 
 LOCAL = ("demo", "ci")  # profiles whose records are made on each machine and not committed
-PROFILES = ROOT / "notebooks" / "profiles"
 EXTRA_PAGES = ("efficiency",)  # notebooks that belong to no method and leave no record; the Snakefile has their rules
 
 
@@ -34,19 +31,13 @@ def methods() -> list[str]:
     return sorted(n for n in names if (ROOT / "lib" / "methods" / f"{n}.py").exists())
 
 
-def profiles() -> list[str]:
-    """Profiles that have a file."""
-    return sorted(p.stem for p in PROFILES.glob("*.yaml") if p.stem != "grid" and "-" not in p.stem)
-
-
 def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "", pages: bool = False) -> dict:
     """Snakemake's configuration for a grid. Empty words take the profile's own (profiles/grid.yaml).
 
     Raises `InputError` for an unknown profile, task, method or seed.
     """
-    one_of("PROFILE", profile, profiles())
-    own = yaml.safe_load((PROFILES / "grid.yaml").read_text()).get(profile, {})
-    settings = yaml.safe_load((PROFILES / f"{profile}.yaml").read_text())
+    one_of("PROFILE", profile, profiles.names())
+    own, settings = profiles.grid(profile), profiles.values(profile)
     chosen = tasks.split() or own.get("tasks", [])
     names = method_names.split() or own.get("methods", [])
     numbers = seeds.split() or own.get("seeds", [0])
@@ -70,6 +61,9 @@ def plan(profile: str, tasks: str = "", method_names: str = "", seeds: str = "",
     return {
         "profile": settings["profile"], "tasks": given, "backbone": label(backbone), "given_backbone": backbone,
         "jobs": [[t, m, s] for t in given for s in numbers for m in names],
+        # papermill's files of each run, the teachers' too
+        "settings": {f"{t}/{m}": shlex.join(profiles.words(profiles.files(profile, m, path)))
+                     for t, path in given.items() for m in {"bert", *names}},
         "records": str(results_dir() / "runs"), "build": str(build_dir()), "extra": "",
         "pages": [*names, *EXTRA_PAGES] if pages else [], "page_task": next(iter(given)), "page_seed": numbers[0],
     }

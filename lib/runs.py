@@ -11,24 +11,23 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 from torch import nn
 
 from lib import artefacts, batches, data, distributed, evaluation, models, results, spans, squad, text, training
 from lib.backbones import NOTES, label
 from lib.checkpoint import Checkpoints
+from lib.command import command
 from lib.errors import InputError
 from lib.parameters import Parameters
 from lib.paths import ROOT, as_path, build_dir, check_space, component, results_dir
 from lib.provenance import code_hash, digest, environment
-from lib.tasks import TASKS, own_label
+from lib.tasks import own_label
 from lib.training import History, Settings
 
 PAPERS = {
@@ -311,7 +310,7 @@ class Run:
         rows += "; the last state within one standard error of the best is kept"
         notes = list(dict.fromkeys(self.notes + ([task.related] if task.related and p.backbone == "minilm-l6" else [])))
         return results.Record(
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=self.command(),
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=command(self.method, p),
             profile=p.profile, backbone=label(p.backbone), task=self.task_label, method=self.method,
             variant=p.variant, seed=p.seed, paper=PAPERS.get(self.method), scale=self.scale(), split=task.scored,
             rows=len(scored), metrics=values, headline=task.headline_name, score=score, majority=floor,
@@ -349,30 +348,6 @@ class Run:
         note = f" ({NOTES[self.p.backbone]})" if self.p.backbone in NOTES else ""
         return f"scaled down: backbone {label(self.p.backbone)}{note}{cap}"
 
-    def command(self) -> str:
-        """The command that makes this record again: profile file, then what differs from the defaults."""
-        p = self.p
-        words = ["papermill", f"notebooks/{self.method}.ipynb", "out.ipynb"]
-        profile = ROOT / "notebooks" / "profiles" / f"{p.profile}.yaml"
-        if profile.exists():
-            words += ["-f", f"notebooks/profiles/{p.profile}.yaml"]
-        names = [self.method] + ([p.task] if p.task in TASKS else [])
-        own = [f for n in names if (f := profile.with_name(f"{p.profile}-{n}.yaml")).exists()]
-        for f in own:
-            words += ["-f", f"notebooks/profiles/{f.name}"]
-        given = {k: v for f in (profile, *own) for k, v in _yaml(f).items()}
-        files = {k: v for k, v in given.items() if k in type(p).model_fields}
-        without = type(p).model_validate(files).model_dump()  # what the files and the defaults alone would give
-        # Not said: where the student goes, a rate that the grid chooses, the study whose run has a variant's name
-        silent = {"output", "study"} | ({"lr"} if p.lr_grid else set())
-        for k, v in p.model_dump().items():
-            if k in ("task", "seed", "backbone") or (k not in silent and v != without[k]):
-                if isinstance(v, list):
-                    words += ["-y", shlex.quote(f"{k}: {v}")]
-                else:
-                    words += ["-r" if isinstance(v, str) else "-p", k, shlex.quote(str(v))]
-        return " ".join(words)
-
 
 def _other_rows(path: Path, rows: data.TaskData) -> str:
     """Words for the case that the record in the way is of another file of the same name."""
@@ -382,10 +357,6 @@ def _other_rows(path: Path, rows: data.TaskData) -> str:
     except InputError:
         return " (it cannot be read)"
     return ". It was made from other rows: give another `profile` or rename your file to keep both"
-
-
-def _yaml(path: Path) -> dict:
-    return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
 
 
 def _show(path: Path) -> str:

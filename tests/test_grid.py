@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -72,21 +71,9 @@ def test_a_declared_task_brings_its_profile_file_and_a_users_file_of_that_name_d
                                "bert", "--seeds", "0", "--dry-run"], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         file = configuration(places)
-        said.append(_settings(file, next(iter(file["tasks"])), "bert"))
+        said.append(file["settings"][f"{next(iter(file['tasks']))}/bert"])
     assert said == ["-f notebooks/profiles/glue.yaml -f notebooks/profiles/glue-squad1.yaml",
                     "-f notebooks/profiles/glue.yaml"]
-
-
-def _settings(configuration, task, method):
-    """What the Snakefile's own function `settings` answers."""
-    text = (ROOT / "Snakefile").read_text()
-    body = text[text.index("def settings") : text.index("def teacher")]
-    names = {"os": os, "PROFILE": configuration["profile"], "TASKS": configuration["tasks"],
-             "FILES": [f"notebooks/profiles/{configuration['profile']}.yaml"]}
-    exec(body, names)
-    wildcards = type("W", (), {"task": task, "method": method})
-    with contextlib.chdir(ROOT):
-        return names["settings"](wildcards)
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from lib import evaluation, layers, models, results, runs, training
+from lib.command import command
 from lib.errors import InputError
 from lib.methods import bert, theseus, theseus_studies, truncated
 from lib.parameters import Parameters, validate
@@ -330,7 +331,7 @@ def test_command_makes_the_same_parameters_again(method, cls, changes):
     files = {k: v for f in (profile, *own) if f.exists() for k, v in yaml.safe_load(f.read_text()).items()}
     p = validate(cls, {**files, **changes})
     run = runs.Run(method, p, None, None, {})
-    again = validate(cls, told(run.command()))
+    again = validate(cls, told(command(run.method, run.p)))
     chosen = {"lr": p.lr} if p.lr_grid else {}  # the grid decides
     assert again.model_copy(update={"output": p.output, **chosen}) == p
 
@@ -340,7 +341,7 @@ def test_command_of_a_run_of_a_study_can_be_run(monkeypatch):
     monkeypatch.setattr(models, "depth", lambda name: 6)
     for study in theseus_studies.STUDIES:
         for p in theseus_studies.variants(validate(theseus_studies.Config, {"study": study})):
-            again = validate(theseus_studies.Config, told(runs.Run("theseus", p, None, None, {}).command()))
+            again = validate(theseus_studies.Config, told(command("theseus", p)))
             one, = theseus_studies.variants(again)
             assert one == p.model_copy(update={"study": "none"})
 

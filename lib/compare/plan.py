@@ -11,14 +11,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from lib import grid, runs
+from lib import grid, profiles, runs
 from lib.compare import cost
 from lib.compare.cost import Cost
 from lib.errors import InputError, one_of, shorten
 from lib.parameters import Parameters, validate
-from lib.paths import ROOT, write_atomic
+from lib.paths import write_atomic
 from lib.provenance import digest
 from lib.systems import title_of
 from lib.tasks import TASKS
@@ -99,15 +97,9 @@ def _refuse(message: str):
     raise InputError(message)
 
 
-def profiles(method: str = "") -> list[Path]:
-    """Profile files of a method's run, in the order in which they count."""
-    files = [ROOT / "notebooks" / "profiles" / f"{PROFILE}{ending}.yaml" for ending in ("", f"-{method}")]
-    return [f for f in files if f.exists()]
-
-
 def settings(method: str) -> dict:
     """What the profile files set for a method."""
-    return {k: v for f in profiles(method) for k, v in yaml.safe_load(f.read_text()).items()}
+    return profiles.values(PROFILE, method)
 
 
 def parameters(request: Request, method: str, **changes) -> Parameters:

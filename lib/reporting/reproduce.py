@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean
 
-import yaml
 from markupsafe import Markup
 
-from lib.grid import PROFILES, profiles
+from lib import profiles
 from lib.reporting.cells import command
 from lib.reporting.comparison import LOCAL
 from lib.reporting.pages import Study, hours
@@ -31,10 +30,10 @@ WHERE = {
 
 def page(study: Study) -> Markup:
     """The profiles, then the cost of each method where it was measured."""
-    body = [_profile(name, study) for name in profiles()]
+    body = [_profile(name, study) for name in profiles.names()]
     head = ["Profile", "Command", "Scale", "Meant for", "Runs here", "Hours of training, measured", "Measured on"]
     out = table("Profiles", head, body)
-    for name in profiles():
+    for name in profiles.names():
         runs = [r for r in study.records if r.profile == name]
         if runs:
             out += _methods(name, runs)
@@ -42,8 +41,7 @@ def page(study: Study) -> Markup:
 
 
 def _profile(name: str, study: Study) -> list:
-    settings = yaml.safe_load((PROFILES / f"{name}.yaml").read_text(encoding="utf-8"))
-    grid = yaml.safe_load((PROFILES / "grid.yaml").read_text(encoding="utf-8")).get(name, {})
+    settings, grid = profiles.values(name), profiles.grid(name)
     runs = [r for r in study.records if r.profile == name]
     asked = COMMANDS.get(name)
     if asked is None:

@@ -1,0 +1,54 @@
+"""Which profile files a run takes: asked in one place by the grid, the command of a record, the dry run and compare."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from lib import profiles
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiles, "FOLDER", tmp_path)
+    for name, text in (("small", "epochs: 1\nlr: 1"), ("small-kd", "lr: 2"), ("small-rte", "lr: 3"),
+                       ("small-mine", "lr: 4"),
+                       ("empty", ""), ("grid", "small: {tasks: [rte]}")):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return tmp_path
+
+
+def test_the_later_file_wins_and_a_users_file_brings_none(folder):
+    def stems(*words):
+        return [f.stem for f in profiles.files(*words)]
+
+    assert stems("small") == ["small"]
+    assert stems("small", "kd", "rte") == ["small", "small-kd", "small-rte"]
+    assert stems("small", "pkd", "mine") == ["small"]
+    assert stems("none", "kd") == []
+    assert profiles.values("small", "kd") == {"epochs": 1, "lr": 2}
+    assert profiles.values("small", "kd", "rte") == {"epochs": 1, "lr": 3}
+    assert profiles.values("empty") == {}
+    assert profiles.names() == ["empty", "small"]
+    assert profiles.grid("small") == {"tasks": ["rte"]} and profiles.grid("empty") == {}
+
+
+def test_every_students_grid_on_glue_has_three_rates_and_the_middle_one_is_the_default():
+    for method in profiles.grid("demo")["methods"]:
+        values = profiles.values("glue", method)
+        assert len(values["lr_grid"]) == 3, method
+        if method != "bert":
+            assert values["lr"] == values["lr_grid"][1], method
+
+
+def test_students_of_the_backbones_width_share_one_grid_of_rates():
+    own = {m: tuple(profiles.values("glue", m)["lr_grid"]) for m in profiles.grid("demo")["methods"]}
+    thin = {"tinybert", "mobilebert", "efficientbert"}  # they start from random weights
+    assert len({own[m] for m in own if m not in {"bert", *thin}}) == 1
+    assert len({own[m] for m in thin}) == 1
+
+
+def test_words_name_files_that_papermill_finds_from_the_repository():
+    words = profiles.words(profiles.files("glue", "theseus"))
+    assert words == ["-f", "notebooks/profiles/glue.yaml", "-f", "notebooks/profiles/glue-theseus.yaml"]
+    assert all(isinstance(yaml.safe_load((profiles.ROOT / w).read_text()), dict) for w in words[1::2])
