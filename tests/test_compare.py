@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from lib import artefacts, batches, compare, evaluation, results, runs, stats, training
 from lib.compare import cost
 from lib.compare import page as compare_page
-from lib.compare import plan as compare_plan
+from lib.compare import request as compare_plan
 from lib.compare import rows as compare_rows
 from lib.compare.cost import Cost
 from lib.compare.rows import Interval, Row

@@ -30,7 +30,8 @@ def test_the_later_file_wins_and_a_users_file_brings_none(folder):
     assert profiles.values("small", "kd", "rte") == {"epochs": 1, "lr": 3}
     assert profiles.values("empty") == {}
     assert profiles.names() == ["empty", "small"]
-    assert profiles.grid("small") == {"tasks": ["rte"]} and profiles.grid("empty") == {}
+    assert profiles.grid("small") == {"tasks": ["rte"]}
+    assert profiles.grid("empty") == {}
 
 
 def test_every_students_grid_on_glue_has_three_rates_and_the_middle_one_is_the_default():

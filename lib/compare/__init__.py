@@ -26,7 +26,7 @@ from lib import models, results, runs
 from lib.backbones import label
 from lib.compare import page as compare_page
 from lib.compare import rows
-from lib.compare.plan import (
+from lib.compare.request import (
     PROFILE,
     Request,
     arguments,

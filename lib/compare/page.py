@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from markupsafe import Markup
 
 from lib import results, stats
-from lib.compare.plan import TRIAL, Request
+from lib.compare.request import TRIAL, Request
 from lib.compare.rows import DRAWS, Found, Interval, Row
 from lib.efficiency.timing import Summary
 from lib.reporting.figures import INK, STYLE, colour_of, mark_of, svg
