@@ -79,7 +79,11 @@ bench: $(STAMP) ## speed of training against other ways, as ratios: results/benc
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	$(RUN) lib.bench
 
+# what pip-audit reads, here of one release: a mirror of packages alone does not serve it
+AUDIT_DATA = https://pypi.org/pypi/pip/25.0/json
 audit: $(STAMP) ## known vulnerabilities of every pinned package; fails where one could not be looked up
+	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=30)' $(AUDIT_DATA) 2>/dev/null || \
+		{ echo "error: nothing was audited: no vulnerability data at $(AUDIT_DATA)"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip --progress-spinner off \
 		$(addprefix -r ,$(wildcard requirements*.txt))
