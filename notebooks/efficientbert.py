@@ -56,6 +56,10 @@
 # them. `control = True` puts the plain $W_2\,\mathrm{gelu}(W_1 x)$ under the same stacks, ratios, starting weights and
 # training (`study = "control"` makes both runs).
 #
+# **The search's own ablations**, `study = "search"`: from a warm supernet; from random weights (`warm_up = False`, the
+# final student starts as before, so that only what was found differs); and as many candidates in one stage, functions
+# and sizes together (`candidates = [48, 0, 0]`).
+#
 # ## What is small here
 #
 # The paper pre-trains for ten passes over Wikipedia and books; here the text is a few thousand sentences. A student
@@ -71,7 +75,8 @@ architecture = "released"  # or search
 control = False  # the plain gelu function with the same sizes
 text = "news"  # unlabelled text: news, a corpus of lib/text.py, or a path to your own
 search_task = ""  # fitness of the search; empty: the task itself
-study = "none"  # or control, functions
+warm_up = True  # False: the search starts its candidates from random weights
+study = "none"  # or control, functions, search (without warm-up; in one stage)
 
 # %%
 import pandas as pd

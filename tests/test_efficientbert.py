@@ -9,10 +9,11 @@ import tiny
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig
 
-from lib import artefacts, evaluation, models, parameters
+from lib import artefacts, evaluation, models, parameters, profiles
 from lib.errors import InputError
 from lib.methods import efficientbert as eb
-from lib.methods import efficientbert_model, efficientbert_space
+from lib.methods import efficientbert_distill, efficientbert_model, efficientbert_space, efficientbert_studies
+from lib.paths import build_dir
 
 TINY = {"text_tokens": 1200, "text_length": 32, "general_batch_size": 8, "max_tokens": 500, "teacher_tokens": 500,
         "candidates": [4, 3, 2], "first_candidates": 3, "refit_interval": 1, "candidate_text_tokens": 150,
@@ -49,7 +50,8 @@ def test_shapes_follow_the_papers_proportions(monkeypatch, teacher, expected):
 
 @pytest.mark.parametrize(("values", "message"), [
     ({"heads": 3}, "heads: 3 are not the teacher's 4"), ({"layers": 3}, "layers: 3 does not divide the teacher's 4"),
-    ({"layers": 4}, "layers: 4"), ({"candidates": [3, 3]}, "candidates"), ({"candidates": [3, 0, 3]}, "candidates")])
+    ({"layers": 4}, "layers: 4"), ({"candidates": [3, 3]}, "candidates"), ({"candidates": [3, 0, 3]}, "candidates"),
+    ({"candidates": [0, 0, 0]}, "candidates"), ({"candidates": [3, -1, 0]}, "candidates")])
 def test_what_cannot_be_distilled_is_refused_before_training(run, values, message):
     r = run(**values)
     with pytest.raises(InputError, match=message) as e:
@@ -109,6 +111,73 @@ def test_control_differs_in_the_functions_only(run):
 def test_regression(run):
     _, _, record = trained(run(regression=True))
     assert record.curve["prediction"][-1][1] > 0
+
+
+def evaluator(run, source):
+    config = eb.shape(run.p)
+    fitness, teacher, _ = eb._fitness(run)
+    return eb.Evaluator(run, fitness, config, teacher, source, run.folder)
+
+
+def test_without_warm_up_the_supernet_has_no_influence_on_the_search(run, monkeypatch):
+    r = run(architecture="search", warm_up=False)
+    config, inherit, asked = eb.shape(r.p), efficientbert_distill.Distiller.inherit, []
+    monkeypatch.setattr(efficientbert_distill.Distiller, "inherit", lambda self, w: asked.append(1) or inherit(self, w))
+    found = eb.search(r, config, None)
+    assert len(found.meta["scored"]) == 4 + 3 + 2
+    assert not asked
+    assert not list((build_dir() / "artefacts").glob("efficientbert-supernet"))  # it was not even built
+    # Oracle: another supernet gives the same cold search, and another warm one
+    other = run(architecture="search", warm_up=False, supernet_epochs=2)
+    assert eb.search(other, config, None).key == found.key
+    warm = {eb.supernet(x, config).key for x in (r, other)}
+    assert len(warm) == 2
+    # Oracle: a cold candidate is a fresh network, and a warm one is not
+    source, entries = eb.supernet(r, config), [[1, 1, efficientbert_model.PLAIN]] * 2
+    fresh = efficientbert_distill.build(eb.with_ffns(config, entries), 32, models.names(r.task), 0)
+    assert tiny.same(tiny.state(evaluator(r, None)._build(entries)), tiny.state(fresh))
+    assert not asked
+    assert not tiny.same(tiny.state(evaluator(r, source)._build(entries)), tiny.state(fresh))
+    assert asked
+
+
+@pytest.mark.parametrize(("changes", "stages", "note"), [
+    ({"warm_up": False, "candidates": [2, 1, 1]}, [1, 1, 2, 3], "no warm-up"),
+    ({"candidates": [3, 0, 0]}, [1, 1, 1], "1 of the paper's three stages")])
+def test_ablations_of_the_search_give_a_student(run, changes, stages, note):
+    student, _, record = trained(run(architecture="search", **changes))
+    scored = record.study["search"]
+    assert [c["stage"] for c in scored] == stages
+    last = max((c for c in scored if c["stage"] == stages[-1]), key=lambda c: (c["score"], -c["number"]))
+    assert student.config.ffns == record.study["architecture"] == last["architecture"]
+    assert sum(note in n for n in record.notes) == 1
+    kinds = [a.kind for a in record.artefacts]
+    assert "efficientbert-supernet" in kinds  # the final student starts from it all the same
+    assert not efficientbert_studies.search_table(record).empty
+
+
+def test_studies_name_their_runs():
+    def of(**changes):
+        return efficientbert_studies.variants(parameters.validate(efficientbert_studies.Config, changes))
+
+    assert [(q.variant, q.architecture, q.warm_up, q.candidates) for q in of(study="search")] == [
+        ("search", "search", True, [24, 12, 12]), ("search-cold", "search", False, [24, 12, 12]),
+        ("coarse", "search", True, [48, 0, 0])]
+    assert [(q.variant, q.architecture, q.control) for q in of(study="control")] == [
+        ("", "released", False), ("control", "released", True)]
+    assert all(q.study == "none" for q in of(study="search"))
+    with pytest.raises(InputError, match="variant"):
+        of(study="search", variant="mine")
+
+
+def test_on_glue_functions_and_control_share_budget_and_general_stages():
+    """The profile as the grid reads it: the released functions, then the control, under one cap of tokens."""
+    p = parameters.validate(efficientbert_studies.Config, profiles.values("glue", "efficientbert", "mrpc"))
+    plain, control = efficientbert_studies.variants(p)
+    assert (plain.architecture, plain.control, control.control) == ("released", False, True)
+    changed = {k for k, v in plain.model_dump().items() if control.model_dump()[k] != v}
+    assert changed == {"control", "variant"}
+    assert plain.max_tokens == profiles.values("glue")["max_tokens"]
 
 
 def without_seconds(scored):

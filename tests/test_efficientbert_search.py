@@ -69,6 +69,21 @@ def test_stages(tmp_path):
     assert state.best(3)[0][2] == space.from_json(second)[0][2]
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_stages_without_candidates_are_left_out(tmp_path, stages):
+    """What is left is what the whole search does up to there, and no supernet of sizes is trained."""
+    whole = run(tmp_path, Landscape(), name="whole.json")
+    landscape = Landscape()
+    plan = es.Plan((*COUNTS[:stages], *[0] * (3 - stages)), 8, 2)
+    assert (plan.stages, PLAN.stages) == (stages, 3)
+    part = run(tmp_path, landscape, plan, "part.json")
+    assert part.scored == whole.stage(1) + (whole.stage(2) if stages == 2 else [])
+    assert part.result() == whole.best(stages)
+    assert whole.result() == whole.best(3)
+    assert landscape.supernets == 0
+    assert run(tmp_path, Landscape(0), plan, "part.json").scored == part.scored  # finished: only read
+
+
 def test_every_candidate_is_allowed_new_and_within_the_limits(tmp_path):
     state = run(tmp_path, Landscape())
     for c in state.scored:

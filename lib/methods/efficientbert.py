@@ -46,7 +46,8 @@ class Config(text.General):
     supernet_epochs: Annotated[Float, Field(gt=0)] = 1  # passes over the text; paper: 10
     # Search
     search_task: Str = ""  # fitness comes from its held-out rows; paper: MNLI. Empty: the task itself
-    candidates: Ints = [24, 12, 12]  # of the three stages
+    candidates: Ints = [24, 12, 12]  # of the three stages; zeros at the end leave stages out ([48, 0, 0]: one stage)
+    warm_up: Bool = True  # False: in the search all starts from random weights; the final student still from slices
     first_candidates: Annotated[Int, Field(ge=1)] = 12  # before the partition is used; official code: 80
     refit_interval: Annotated[Int, Field(ge=1)] = 4  # official code: 10
     candidate_text_tokens: Annotated[Int, Field(ge=0)] = 20_000  # official code: 2% of Wikipedia; 0: none
@@ -75,8 +76,10 @@ def shape(p: Config) -> EfficientBertConfig:
     if depth % count:
         raise InputError(f"layers: {count} does not divide the teacher's {depth}; each layer learns from every "
                          "(teacher layers / layers)-th")
-    if len(p.candidates) != 3 or min(p.candidates) < 1:
-        raise InputError(f"candidates: {p.candidates} must be three positive numbers, one a stage")
+    c = p.candidates
+    if len(c) != 3 or min(c) < 0 or c[0] == 0 or (c[1] == 0 < c[2]):
+        raise InputError(f"candidates: {c} must be three numbers, one a stage; the first is positive, and after a 0 "
+                         "come zeros")
     return EfficientBertConfig(
         vocab_size=t.vocab_size, embedding_size=p.embedding_size or max(1, round(width * EMBEDDING)),
         hidden_size=heads * (p.head_size or max(1, int(width // heads * WIDTH))), num_hidden_layers=count,
@@ -133,21 +136,25 @@ def supernet(run, config: EfficientBertConfig) -> artefacts.Artefact:
     return general(run, full, "efficientbert-supernet", run.p.supernet_epochs)
 
 
-def search(run, config: EfficientBertConfig, source: artefacts.Artefact) -> artefacts.Artefact:
-    """The search as an artefact: its history is `artefact.meta["scored"]`, its result `artefact.meta["best"]`."""
+def search(run, config: EfficientBertConfig, source: artefacts.Artefact | None) -> artefacts.Artefact:
+    """The search as an artefact: its history is `artefact.meta["scored"]`, its result `artefact.meta["best"]`.
+
+    `source`: the warm supernet, or None for random weights (`warm_up=False`).
+    """
     p = run.p
     r, teacher, teacher_key = _fitness(run)
     plan = efficientbert_search.Plan(tuple(p.candidates), p.first_candidates, p.refit_interval)
     keys = ("candidate_text_tokens", "candidate_text_lr", "candidate_tokens", "candidate_lr", "sizes_tokens",
             "hidden_ratio", "prediction_ratio", "temperature", "batch_size")
-    identity = {**_identity(run, config), "supernet": source.key, "plan": dataclasses.asdict(plan), "data": r.data.key,
-                "teacher": teacher_key, "own": {k: getattr(p, k) for k in keys}}
+    identity = {**_identity(run, config), "supernet": source and source.key, "plan": dataclasses.asdict(plan),
+                "data": r.data.key, "teacher": teacher_key, "own": {k: getattr(p, k) for k in keys}}
 
     def make(folder: Path) -> dict:
         evaluator = Evaluator(run, r, config, teacher, source, folder)
         state = efficientbert_search.search(config, plan, folder / "scored.json", evaluator.score, evaluator.sizes)
         return {"seconds": sum(c["seconds"] for c in state.scored), "tokens": sum(c["tokens"] for c in state.scored),
-                "scored": state.scored, "best": efficientbert_space.to_json(state.best(3)), "fitness_task": r.task.name}
+                "scored": state.scored, "best": efficientbert_space.to_json(state.result()),
+                "fitness_task": r.task.name}
 
     made = artefacts.build("efficientbert-search", identity, make)
     run.artefacts.append(made)
@@ -177,11 +184,13 @@ def _fitness(run) -> tuple:
 
 
 class Evaluator:
-    """Scores candidates: slices of the supernet, short distillation on text and on the fitness task, held-out score."""
+    """Scores candidates: slices of the supernet `source` (None: random weights), short distillation on text and on the
+    fitness task, held-out score.
+    """
 
-    def __init__(self, run, fitness_run, config, teacher, source: artefacts.Artefact, folder: Path):
+    def __init__(self, run, fitness_run, config, teacher, source: artefacts.Artefact | None, folder: Path):
         self.p, self.run, self.config, self.teacher, self.folder = run.p, fitness_run, config, teacher, folder
-        self.source, self.backbone = source.folder / "distiller.safetensors", _teacher(run)
+        self.source, self.backbone = source and source.folder / "distiller.safetensors", _teacher(run)
         self.text = text.load(self.p.text, run.tokenizer, self.p.text_length, self.p.text_tokens).train
 
     def _train(self, distiller, name: str, text_tokens: int, task_tokens: int, wrap=lambda f: f) -> tuple[float, int]:
@@ -252,11 +261,15 @@ def functions(run, config: EfficientBertConfig, source: artefacts.Artefact) -> l
     """[stacks, d, expression] of each layer of the run's student; notes and history go into the run."""
     p, found = run.p, None
     if p.architecture == "search":
-        found = search(run, config, source)
+        found = search(run, config, source if p.warm_up else None)
         entries = found.meta["best"]
         task = found.meta["fitness_task"]
         run.notes.append(f"{len(found.meta['scored'])} candidates were scored, by the held-out rows of {task}"
                          + ("" if task == "mnli" else ", a stand-in for the paper's MNLI"))
+        if not p.warm_up:
+            run.notes.append("no warm-up: candidates started from random weights; the final student did not")
+        if (stages := [*p.candidates, 0].index(0)) < 3:
+            run.notes.append(f"the search had {stages} of the paper's three stages")
     else:
         entries = spread(RELEASED, config.num_hidden_layers)
         if len(entries) != len(RELEASED):

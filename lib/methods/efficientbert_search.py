@@ -33,10 +33,15 @@ TRIES = 2000
 class Plan:
     """How far the search goes. Paper (official code): 80 first candidates, refitted every 10, stopped by hand."""
 
-    candidates: tuple[int, int, int]  # scored in each stage
+    candidates: tuple[int, int, int]  # scored in each stage; 0: the search ends before it
     first: int = 80  # before the partition is used
     interval: int = 10
     seed: int = 0
+
+    @property
+    def stages(self) -> int:
+        """Number of stages before the first that has no candidates."""
+        return [*self.candidates, 0].index(0)
 
 
 def partition(x: list[list[float]], y: list[float], levels: int | None = None) -> list[GradientBoostingClassifier]:
@@ -86,11 +91,15 @@ class Search:
         """The best of a stage; among equals the earlier."""
         return space.from_json(max(self.stage(number), key=lambda c: (c["score"], -c["number"]))["architecture"])
 
+    def result(self) -> space.Architecture:
+        """What the search found: the best of its last stage."""
+        return self.best(self.plan.stages)
+
     def run(self, number: int, starts: list[space.Architecture], propose: Proposal, score: Score) -> space.Architecture:
         """Score candidates of one stage up to the plan's number: `starts`, then proposals. Returns the best."""
         wanted = self.plan.candidates[number - 1]
         starts = list({space.key(a): a for a in reversed(starts)}.values())[::-1]  # the plain one may be the best
-        while (n := len(done := self.stage(number))) < max(wanted, 1):
+        while (n := len(done := self.stage(number))) < wanted:
             if n < len(starts):
                 candidate, how = starts[n], "start"
             else:
@@ -133,8 +142,10 @@ class Search:
 
 def search(config: EfficientBertConfig, plan: Plan, file: Path, score: Score,
            supernet: Callable[[space.Architecture], Score]) -> Search:
-    """All three stages. `score` trains and scores a candidate; `supernet(best of stage 2)` trains a weight-sharing
-    supernet of its operators and returns what scores sizes inside it.
+    """All stages of the plan, three in the paper; with the first alone operators and sizes are searched in one go.
+
+    `score` trains and scores a candidate; `supernet(best of stage 2)` trains a weight-sharing supernet of its operators
+    and returns what scores sizes inside it.
     """
     state = Search(config, plan, file)
     plain = parse(PLAIN)
@@ -143,12 +154,16 @@ def search(config: EfficientBertConfig, plan: Plan, file: Path, score: Score,
         return tuple((s, d, space.sample(rng)) for s, d in space.sizes(config, rng))
 
     first = state.run(1, [tuple((s, d, plain) for s, d in space.even_sizes(config))], coarse, score)
+    if plan.stages == 1:
+        return state
     same_sizes = tuple((s, d, plain) for s, d, _ in first)
 
     def operators(rng):
         return tuple((s, d, space.mutate(space.pick(rng, (t, plain)), rng)) for s, d, t in first)
 
     second = state.run(2, [first, same_sizes], operators, score)
+    if plan.stages == 2:
+        return state
 
     def resized(rng):
         return tuple((s, d, g[2]) for (s, d), g in zip(space.sizes(config, rng), second, strict=True))

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 
-from lib.errors import InputError
+from lib import studies
 from lib.methods import efficientbert, efficientbert_space
 from lib.methods.efficientbert_model import SHAPES, EfficientBertModel, config
 from lib.results import Record
@@ -16,20 +16,23 @@ from lib.results import Record
 # The control is the comparison that the paper lacks: the plain function under the same stacks, ratios and training.
 STUDIES = {"none": [{}], "control": [{}, {"control": True, "variant": "control"}],
            "functions": [{}, {"control": True, "variant": "control"},
-                         {"architecture": "released", "variant": "released"}]}
+                         {"architecture": "released", "variant": "released"}],
+           # The paper's ablations of its search: without warm-up KD, and as many candidates in one stage (filled in)
+           "search": [{"architecture": "search", "variant": "search"},
+                      {"architecture": "search", "warm_up": False, "variant": "search-cold"},
+                      {"architecture": "search", "variant": "coarse"}]}
 
 
 class Config(efficientbert.Config):
     """Parameters of the notebook: one run, or it and others to compare it with."""
 
-    study: Literal["none", "control", "functions"] = "none"
+    study: Literal["none", "control", "functions", "search"] = "none"
 
 
 def variants(p: Config) -> list[Config]:
     """The runs of a study, each with its variant name. `InputError` for a variant name beside a study."""
-    if p.study != "none" and p.variant:
-        raise InputError(f"variant: {p.variant!r} cannot be set together with study={p.study!r}, which names its runs")
-    return [type(p).model_validate({**p.model_dump(), **c}) for c in STUDIES[p.study]]
+    one_stage = {"candidates": [sum(p.candidates), 0, 0]}
+    return studies.variants(p, [{**c, **one_stage} if c.get("variant") == "coarse" else c for c in STUDIES[p.study]])
 
 
 def architecture(record: Record) -> pd.DataFrame:

@@ -143,6 +143,8 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Control: the searched functions against a plain gelu", pattern=r"efficientbert(-control|-released)?",
                 study="functions", note="The comparison that the paper lacks: the same sizes, start and training with "
                 "the plain function."),
+        Section("Search: without warm-up, and in one stage", pattern=r"efficientbert(-search(-cold)?|-coarse)?",
+                study="search", note="The paper's ablations of its search; their numbers were not at hand."),
     ),
     "trimbert": (
         Section("Results: what the text states", "Results text",
