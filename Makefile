@@ -110,4 +110,5 @@ submission: $(STAMP) ## zip for the GLUE server: STUDENTS="cola=folder rte=folde
 	$(RUN) lib.submission --students "$(STUDENTS)"
 
 clean: ## delete what was built here (environment, demo runs, artefacts, HTML); committed results stay
-	rm -rf .venv build book/_build book/_generated book/executed results/runs/demo results/runs/ci .snakemake
+	rm -rf .venv build book/_build book/_generated book/executed results/runs/demo results/runs/ci results/diverged/demo \
+		results/diverged/ci .snakemake

@@ -61,7 +61,7 @@ every = 2  # n: an intermediate block after every n-th attention block; 0: none
 bandd = False
 nomlpln = False
 origin = "backbone"  # or "scratch"
-study = "none"  # or blocks, changes, dropout
+study = "none"  # or blocks, changes, dropout, layernorm
 control_tokens = 0  # tokens of text on which the control without LayerNorm after attention is shown; 0: not shown
 timing_tokens = 512  # tokens in a batch of the timing; 0: no timing
 
@@ -69,18 +69,14 @@ timing_tokens = 512  # tokens in a batch of the timing; 0: no timing
 from IPython.display import HTML
 
 from lib import parameters, plots, report, runs
-from lib.methods import trimbert, trimbert_plots, trimbert_studies
+from lib.methods import trimbert_plots, trimbert_studies
 from lib.reporting import tables
 
 plots.svg()
-p = parameters.read(trimbert.Config, globals())
+p = parameters.read(trimbert_studies.Config, globals())
 
 # %%
-records = []
-for q in trimbert_studies.variants(p):
-    run = runs.start("trimbert", q)
-    student, history = run.compress(trimbert.compress)
-    records.append(run.finish(student, history))
+records, broken = trimbert_studies.run_all(p)
 record = records[0]
 
 # %% [markdown]
@@ -97,7 +93,13 @@ plots.summary(record)
 trimbert_plots.language(records)
 
 # %%
-trimbert_plots.loss({r.label: r.study["mlm"] for r in records})
+trimbert_plots.loss(trimbert_plots.reports(records, broken))
+
+# %% [markdown]
+# A variant that diverges has no score, and a study goes on without it:
+
+# %%
+trimbert_plots.diverged(broken) if broken else print("no run diverged")
 
 # %% [markdown]
 # Fine-tuning:
@@ -113,7 +115,7 @@ plots.curves(record)
 # is what the table says, not a foregone conclusion.
 
 # %%
-control = trimbert_studies.control(run) if p.control_tokens else {}
+control = trimbert_studies.control(runs.start("trimbert", p)) if p.control_tokens else {}
 trimbert_plots.loss(control) if control else print("not run: control_tokens = 0")
 
 # %%

@@ -7,11 +7,13 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from lib import fast, layers, mlm, models, parameters, runs
+from lib import diverged, fast, layers, mlm, models, parameters, results, runs, training
 from lib.errors import InputError
 from lib.methods import trimbert, trimbert_speed, trimbert_studies
 from lib.methods import trimbert_model as tm
-from lib.paths import ROOT
+from lib.paths import ROOT, results_dir
+from lib.reporting import paper_pages
+from lib.reporting.pages import load_study
 
 QUICK = {"max_tokens": 400, "epochs": 3, "evaluations": 1, "teacher_tokens": 300, "precision": "fp32",
          "profile": "test", "text_tokens": 2000, "text_length": 32, "general_batch_size": 8, "scratch_blocks": 3,
@@ -24,9 +26,29 @@ def run_of(films, backbone, places):
 
     def make(**changes):
         values = {"task": films, "backbone": backbone, "text": str(places / "own.txt"), **QUICK, **changes}
-        return runs.start("trimbert", parameters.validate(trimbert.Config, values))
+        return runs.start("trimbert", parameters.validate(trimbert_studies.Config, values))
 
     return make
+
+
+def not_finite(model, batch, step):
+    return next(model.parameters()).sum() * torch.nan
+
+
+def breaking(monkeypatch, which):
+    """Language modelling of the networks for which `which(configuration)` holds is not finite from step 3 on."""
+    real = mlm.language_loss
+
+    def language_loss(masker):
+        plain = real(masker)
+
+        def loss(model, batch, step):
+            breaks = which(model.encoder.config) and step.index >= 2
+            return not_finite(model, batch, step) if breaks else plain(model, batch, step)
+
+        return loss
+
+    monkeypatch.setattr(trimbert.mlm, "language_loss", language_loss)
 
 
 def config_of(backbone, **changes):
@@ -141,9 +163,11 @@ def test_only_bert_is_cut(encoder):
 
 def test_studies(backbone):
     def of(**changes):
-        p = parameters.validate(trimbert.Config, {"backbone": backbone, **changes})
+        p = parameters.validate(trimbert_studies.Config, {"backbone": backbone, **changes})
         return trimbert_studies.variants(p)
 
+    assert [(q.variant, q.nomlpln, q.attention_layernorm) for q in of(study="layernorm", origin="scratch")] == [
+        ("scratch-n1", False, True), ("scratch-n1-nomlpln", True, True), ("scratch-n1-noattln", False, False)]
     six = of(study="blocks", origin="scratch", scratch_blocks=6)
     assert [q.every for q in six] == [1, 2, 3, 4, 0]  # 4 and 6 both leave one block
     assert [q.every for q in of(study="blocks", origin="scratch", scratch_blocks=12)] == [1, 2, 3, 4, 6, 0]
@@ -154,6 +178,86 @@ def test_studies(backbone):
     assert [q.variant for q in of()] == [""]
     with pytest.raises(InputError, match="variant"):
         of(study="blocks", variant="mine")
+
+
+def test_a_study_goes_on_after_a_variant_that_diverges(run_of, monkeypatch):
+    breaking(monkeypatch, lambda c: not c.attention_layernorm)
+    p = run_of(study="layernorm", origin="scratch", lr_grid=[1e-3, 2e-3], tuning_tokens=200, general_epochs=4).p
+    records, broken = trimbert_studies.run_all(p)
+    assert [r.variant for r in records] == ["scratch-n1", "scratch-n1-nomlpln"]
+    (d,) = broken
+    assert (d.label, d.stage, d.lr) == ("trimbert-scratch-n1-noattln", "language modelling", p.general_lr)
+    assert d.step == 12  # ten steps in a row from the third on
+    assert d.words == f"diverged at step 12, lr {p.general_lr:g}"
+    assert [s for s, _ in d.curve][-1] == 2  # the last finite loss
+    # kept outside of the records, which know nothing of it
+    assert diverged.load_all() == [d]
+    assert {r.label for r in results.load_all()[0] if r.method == "trimbert"} == {r.label for r in records}
+    assert not results.load_all()[1]
+    # its row stands on the paper's page, and is marked when the code has changed
+    page = paper_pages.section("trimbert", next(s for s in paper_pages.PAGES["trimbert"] if s.study == "layernorm"),
+                               load_study())
+    assert d.words in page
+    assert "stale" not in page.split(d.words)[0].split("diverged")[-1]
+    file = diverged.path_of(results.record_path(d.profile, d.backbone, d.task, d.method, d.variant, d.seed))
+    file.write_text(file.read_text().replace(d.code_hash, "0" * 16))
+    assert "stale" in str(paper_pages.without_score(paper_pages.Section("x", pattern=".*")))
+
+
+def test_what_diverged_is_forgotten_when_there_is_a_record(run_of, monkeypatch):
+    values = {"study": "layernorm", "origin": "scratch", "general_epochs": 4, "attention_layernorm": True}
+    with monkeypatch.context() as m:
+        breaking(m, lambda c: not c.intermediate_layernorm)
+        _, broken = trimbert_studies.run_all(run_of(**values).p)
+    assert [d.variant for d in broken] == ["scratch-n1-nomlpln"]
+    _, broken = trimbert_studies.run_all(run_of(**values, general_lr=1e-3).p)  # other settings, another artefact
+    assert not broken
+    assert diverged.load_all() == []
+
+
+def test_nothing_left_is_an_error(run_of, monkeypatch):
+    breaking(monkeypatch, lambda c: True)
+    with pytest.raises(RuntimeError, match=r"no run has a score.*n1-noattln diverged at step 12"):
+        trimbert_studies.run_all(run_of(study="layernorm", origin="scratch", general_epochs=4).p)
+    assert len(diverged.load_all()) == 3
+
+
+@pytest.mark.parametrize("where", ["loss", "outputs"])
+def test_fine_tuning_that_diverges_is_kept_too(run_of, monkeypatch, where):
+    real = trimbert.bert.fine_tune
+
+    def fine_tune(run, model):
+        if getattr(run.p, "removed_dropout", "") != "weights":  # the teacher's too
+            return real(run, model)
+        if where == "loss":  # the training loop's own words
+            return training.train(model, not_finite, run.train, run.settings())
+        history = real(run, model)
+        torch.nn.init.constant_(model.classifier.weight, torch.nan)
+        return history
+
+    monkeypatch.setattr(trimbert.bert, "fine_tune", fine_tune)
+    p = run_of(study="dropout", origin="scratch", lr=2e-3, max_tokens=3000, batch_size=16).p
+    records, (d,) = trimbert_studies.run_all(p)
+    assert [r.variant.removeprefix("scratch-n1-") for r in records] == ["bandd", "bandd-dropboth", "bandd-dropnone"]
+    assert (d.variant, d.stage, d.lr) == ("scratch-n1-bandd-dropweights", "fine-tuning", 2e-3)
+    assert d.step == (10 if where == "loss" else records[0].steps)
+    # the two readings, and both or neither: each student has its own, in its saved configuration
+    assert [r.hyperparameters["removed_dropout"] for r in records] == ["output", "both", "none"]
+
+
+def test_other_errors_stop_a_study(run_of, monkeypatch):
+    monkeypatch.setattr(trimbert.bert, "fine_tune", lambda run, model: (_ for _ in ()).throw(RuntimeError("no room")))
+    with pytest.raises(RuntimeError, match="no room"):
+        trimbert_studies.run_all(run_of(study="layernorm", origin="scratch").p)
+    assert diverged.load_all() == []
+
+
+def test_a_strange_file_among_the_diverged_is_named(places):
+    folder = results_dir() / "diverged" / "glue"
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_text("{}")
+    with pytest.raises(InputError, match="x.json"):
+        diverged.load_all()
 
 
 def test_the_control_reports_three_curves(run_of):

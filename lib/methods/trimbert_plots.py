@@ -6,6 +6,7 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 
+from lib.diverged import Diverged
 from lib.methods import trimbert_speed
 from lib.methods.trimbert_model import TrimBertConfig, TrimBertModel
 from lib.models import count_parameters
@@ -54,6 +55,18 @@ def control(reports: dict[str, dict]) -> pd.DataFrame:
                      f"{report['before']['loss']:.3f}", "after": "not finite" if final is None else f"{final:.3f}",
                      "diverged": report["diverged"] or "no"})
     return pd.DataFrame(rows).set_index("network")
+
+
+def reports(records: list[Record], broken: list[Diverged]) -> dict[str, dict]:
+    """What `loss` draws, by run: those with a record, and those that broke off in language modelling."""
+    return {r.label: r.study["mlm"] for r in records} | {
+        d.label: {"curve": {"loss": d.curve}, "diverged": d.message} for d in broken if d.stage != "fine-tuning"}
+
+
+def diverged(broken: list[Diverged]) -> pd.DataFrame:
+    """One line a run without a score: where it broke off, and what the training loop said."""
+    return pd.DataFrame([{"run": d.label, "score": d.words, "stage": d.stage, "message": d.message} for d in broken]
+                        ).set_index("run")
 
 
 def sizes() -> pd.DataFrame:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from lib import models
+import re
+from typing import Literal
+
+from lib import diverged, models, runs
+from lib.diverged import Diverged
 from lib.errors import InputError
 from lib.methods import trimbert
-from lib.methods.trimbert import Config
+from lib.results import Record
 
 # At twelve blocks the paper has n = 1, 2, 3, 4, 6, inf; at six blocks 4 and 6 both leave one intermediate block.
 STUDIES: dict[str, list[dict]] = {
@@ -14,18 +18,64 @@ STUDIES: dict[str, list[dict]] = {
     "changes": [{"every": n, "bandd": b, "nomlpln": m} for n in (1, 2) for b, m in ((True, False), (False, True),
                                                                                     (True, True))],
     "dropout": [{"every": 1, "bandd": True, "removed_dropout": d} for d in ("output", "weights", "both", "none")],
+    # The last one is to diverge, by the paper
+    "layernorm": [{"every": 1}, {"every": 1, "nomlpln": True}, {"every": 1, "attention_layernorm": False}],
 }
 
 
-def name(p: Config) -> str:
+class Config(trimbert.Config):
+    """Parameters of the notebook: one run, or one of the studies."""
+
+    study: Literal["none", "blocks", "changes", "dropout", "layernorm"] = "none"
+
+
+def name(p: trimbert.Config) -> str:
     """Variant name of a run in a study, e.g. "scratch-n2-bandd"."""
     words = [p.origin, f"n{p.every or 'inf'}"] + ["bandd"] * p.bandd + ["nomlpln"] * p.nomlpln
+    words += ["noattln"] * (not p.attention_layernorm)
     if p.bandd and p.removed_dropout != "output":
         words.append(f"drop{p.removed_dropout}")
     return "-".join(words)
 
 
-def variants(p: Config) -> list[Config]:
+def run_all(p: trimbert.Config) -> tuple[list[Record], list[Diverged]]:
+    """Run what `p` asks for: (records, what diverged), in order. A study goes on after a variant that diverged.
+
+    Raises `RuntimeError` where nothing is left: a single run that diverged, or every variant of a study.
+    """
+    records, broken = [], []
+    for q in variants(p):
+        run = runs.start("trimbert", q)
+        found = _attempt(run)
+        (broken if isinstance(found, Diverged) else records).append(found)
+    if not records:
+        raise RuntimeError("trimbert: no run has a score; " + "; ".join(f"{d.label} {d.words}: {d.message}"
+                                                                       for d in broken))
+    return records, broken
+
+
+def _attempt(run) -> Record | Diverged:
+    # Asked first, so that no rate is tuned and no teacher trained for a variant that cannot be fine-tuned
+    report = trimbert.pretrained(run.with_parameters()).meta["mlm"]
+    if report["diverged"] or report["after"]["loss"] is None:
+        why = report["diverged"] or "outputs on held-out text are not finite after the last step"
+        return diverged.keep(run, "language modelling", report["steps"], run.p.general_lr, why,
+                             report["curve"].get("loss", []))
+    history = None
+    try:
+        student, history = run.compress(trimbert.compress)
+        record = run.finish(student, history)
+    except RuntimeError as e:
+        place = re.search(r"\(step (\d+), lr ([^)]+)\)", str(e))
+        if "not finite" not in str(e) or not (place or history):
+            raise
+        step, lr = (int(place[1]), float(place[2])) if place else (history.steps, run.p.lr)
+        return diverged.keep(run, "fine-tuning", step, lr, str(e), history.curve.get("loss", []) if history else [])
+    diverged.forget(run)
+    return record
+
+
+def variants(p: trimbert.Config) -> list[trimbert.Config]:
     """The runs of a study, each with its variant name; of two n that leave the same blocks the first is run."""
     if p.study != "none" and p.variant:
         raise InputError(f"variant: {p.variant!r} cannot be set together with study={p.study!r}, which names its runs")

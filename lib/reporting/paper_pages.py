@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from lib import diverged
 from lib.paths import ROOT
 from lib.reporting.beside import beside, module_impact, variants_beside
 from lib.reporting.cells import anchor, command, record_page
@@ -156,6 +157,9 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Changes: BANDD and NoMLPLN", pattern=r"trimbert(-\w+-n\d+(-bandd)?(-nomlpln)?)?", study="changes"),
         Section("Dropout: which one BANDD removes", pattern=r"trimbert-\w+-n1-bandd(-drop\w+)?", study="dropout",
                 note="The text does not say which dropout after self-attention is meant."),
+        Section("LayerNorm: which one may go", pattern=r"trimbert-\w+-n1(-nomlpln|-noattln)?", study="layernorm",
+                note="The paper removes the one after intermediate blocks, and says that without the one after "
+                "attention training diverges."),
     ),
     # Baselines: BERT-of-Theseus prints the row of each that ours stands beside; then what their own papers print.
     "truncated": (
@@ -242,11 +246,21 @@ def section(paper: str, s: Section, study: Study) -> Markup:
     if s.rows:
         return variants_beside(paper, s.where, s.rows, study) + _made_by(paper, s, s.rows, study)
     if s.pattern:
-        found = labels(s, study)
+        found, broken = labels(s, study), without_score(s)
         if not any("-" in label for label in found):
-            return Markup("<p>Ours: not run.</p>") + _made_by(paper, s, {}, study)
-        return variants_beside(paper, "", dict.fromkeys(found), study, s.key)
+            return broken or Markup("<p>Ours: not run.</p>") + _made_by(paper, s, {}, study)
+        return variants_beside(paper, "", dict.fromkeys(found), study, s.key) + broken
     return Markup("")
+
+
+def without_score(s: Section) -> Markup:
+    """Runs of the section's variants that diverged: they have no record, and no number stands in for one."""
+    found = [d for d in diverged.load_all() if s.pattern and re.fullmatch(s.pattern, d.label)]
+    if not found:
+        return Markup("")
+    rows = [[lines(d.label, small(f"{d.profile}, {d.backbone}"), flag("stale") if d.stale else ""), task_title(d.task),
+             str(d.seed), d.words, lines(d.stage, small(d.message))] for d in found]
+    return table(f"{s.key}: runs that diverged", ["Run", "Task", "Seed", "Score", "In"], rows)
 
 
 def labels(s: Section, study: Study) -> list[str]:
