@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lib import models, results, runs
+from lib import models, profiles, results, runs
 from lib.backbones import label
 from lib.compare import page as compare_page
 from lib.compare import rows
@@ -34,7 +34,6 @@ from lib.compare.request import (
     check,
     check_folder,
     plan,
-    profiles,
     show,
     timing_seconds,
 )
@@ -73,7 +72,7 @@ def papermill(request: Request, method: str, made: dict, folder: Path) -> list[s
     p = budgeted(request, method, made, output=str(model_folder(folder, method)))
     words = [sys.executable, "-m", "papermill", str(ROOT / "notebooks" / f"{method}.ipynb"),
              str(folder / "executed" / f"{method}.ipynb"), "--log-output", "--no-progress-bar"]
-    for f in profiles(method):
+    for f in profiles.files(PROFILE, method):
         words += ["-f", str(f)]
     own = {"max_tokens", "teacher_tokens", "output", "backbone", *request.values}
     own |= {"lr_grid", "teacher_lr_grid", "tuning_tokens"} if made["grid"] else set()
