@@ -111,7 +111,7 @@ def test_every_page_opens_whole_on_a_screen_and_on_a_phone(visit, html):
             page.set_viewport_size(size)
             over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert over <= 0, f"{name}: {over} pixels wider than {size['width']}"
-        assert page.locator("article h1").first.is_visible()
+        assert page.locator("h1:visible").count() > 0, f"{name}: no heading"
         page.context.close()
 
 
