@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lib import distributed, results, training
+from lib import results
 from lib.backbones import label
 from lib.errors import InputError, shorten
 from lib.paths import results_dir, write_atomic
@@ -69,6 +69,8 @@ def path_of(record_path: Path) -> Path:
 
 def keep(run, stage: str, step: int, lr: float, message: str, curve: list[list[float]]) -> Diverged:
     """Write what a `lib.runs.Run` leaves that diverged, from the run that happened; main process alone."""
+    from lib import distributed, training  # here, because the report reads this file's JSON without torch
+
     p = run.p
     points = [[int(s), float(v)] for s, v in curve if math.isfinite(v)]
     points = points[:: max(1, math.ceil(len(points) / POINTS))] + points[-1:]
@@ -90,6 +92,8 @@ def keep(run, stage: str, step: int, lr: float, message: str, curve: list[list[f
 
 def forget(run) -> None:
     """Delete what an earlier attempt left, when the run has a record after all."""
+    from lib import distributed
+
     if distributed.main():
         path_of(run.record_path).unlink(missing_ok=True)
 
