@@ -81,14 +81,19 @@ def _csv(frame: pd.DataFrame) -> bytes:
     return frame.to_csv(index=False, lineterminator="\n").encode()
 
 
+def _scrolled(name: str, picture: Markup) -> Markup:
+    """A picture that is wider than a phone: it scrolls by keyboard too, and so has a name."""
+    return Markup('<div class="bc-picture" role="region" tabindex="0" aria-label="{}">{}</div>').format(name, picture)
+
+
 def write(study: Study) -> list[Path]:
     """Write everything generated; returns the paths."""
     generated = book_dir() / "_generated"
     found = verdicts.judge(claims.load(rows=study.reported), study.records)
     fragments = {
         "glance": pages.glance(study),
-        "tradeoff": Markup('<div class="bc-picture">{}</div>').format(tradeoff.picture(study)),
-        "picture": Markup('<div class="bc-picture">{}</div>').format(pages.picture(study)),
+        "tradeoff": _scrolled("Score retained against speed-up", tradeoff.picture(study)),
+        "picture": _scrolled("Score retained, task by task", pages.picture(study)),
         "comparison": pages.comparison(study, local=False),
         "comparison-demo": pages.comparison(study, local=True),
         "papers": overview.papers(study, found),

@@ -299,10 +299,12 @@ def axe(tmp_path_factory):
 def test_no_page_breaks_the_rules_of_axe(visit, html, axe, scheme, size):
     """All rules of axe-core on every page; the notebooks' pages are alike, and one of them stands for all."""
     names = [n for n in bookcheck.pages_of(html.parents[1]) if "/" not in n] + ["executed/theseus"]
+    said = []
     for name in names:
         page = visit(name, color_scheme=scheme, viewport=size)
+        page.evaluate("Promise.all(document.getAnimations().map(a => a.finished))")  # colours fade to the dark ones
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {preload: false})")["violations"]
-        said = [f"{v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]
-        assert said == [], name
+        said += [f"{name}: {v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]
         page.context.close()
+    assert not said, "\n".join(said)
