@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from lib import batches, layers, models, parameters, runs, teacher_cache, training
-from lib.errors import InputError
+from lib.errors import InputError, one_line
 from lib.methods import bert, kd
 from lib.paths import ROOT, results_dir, write_atomic
 from lib.provenance import processor
@@ -293,6 +293,7 @@ def write(rows: list[dict]) -> Path:
     return path
 
 
+@one_line()
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 with one line for wrong input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -301,20 +302,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=12, help="timed steps of a block")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_intermixed_args(arguments)
-    try:
-        pairs = [v.partition("=") for v in a.values]
-        if bad := [name for name, sign, _ in pairs if not sign]:
-            raise InputError(f"bench: {bad[0]!r} is no NAME=VALUE")
-        values = {"task": "mrpc", "profile": "bench"} | {name: value for name, _, value in pairs}
-        if a.rounds < 2 or a.steps < 1:
-            raise InputError(f"bench: --rounds {a.rounds} --steps {a.steps}; at least 2 and 1 are needed")
-        if a.worker:
-            worker(runs.start("kd", parameters.validate(kd.Config, values)))
-            return 0
-        print(write(measure(values, a.rounds, a.steps)))
-    except InputError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+    pairs = [v.partition("=") for v in a.values]
+    if bad := [name for name, sign, _ in pairs if not sign]:
+        raise InputError(f"bench: {bad[0]!r} is no NAME=VALUE")
+    values = {"task": "mrpc", "profile": "bench"} | {name: value for name, _, value in pairs}
+    if a.rounds < 2 or a.steps < 1:
+        raise InputError(f"bench: --rounds {a.rounds} --steps {a.steps}; at least 2 and 1 are needed")
+    if a.worker:
+        worker(runs.start("kd", parameters.validate(kd.Config, values)))
+        return 0
+    print(write(measure(values, a.rounds, a.steps)))
     return 0
 
 

@@ -49,7 +49,7 @@ class Diverged(BaseModel):
 
     @property
     def label(self) -> str:
-        return self.method + (f"-{self.variant}" if self.variant else "")
+        return results.run_label(self.method, self.variant)
 
     @property
     def words(self) -> str:

@@ -15,7 +15,7 @@ from transformers import BertConfig, PretrainedConfig
 
 from lib import grid, models, profiles
 from lib.efficiency import counts
-from lib.errors import InputError, one_of
+from lib.errors import InputError, one_line, one_of
 from lib.parameters import Parameters, validate
 from lib.runs import SPAN_METHODS
 from lib.tasks import TASKS
@@ -126,6 +126,7 @@ def show(line: dict) -> str:
             f"{line['memory_gb']:.1f} GB and {total:,.1f} GPU-hours\n    " + "\n    ".join(parts))
 
 
+@one_line()
 def main(arguments: list[str] | None = None) -> int:
     """Print the estimates; exit code 2 where a run could not start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,25 +136,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tflops", type=float, default=100.0, help="TFLOP/s that the GPU keeps up; an A100 has a peak "
                         "of 312 in bf16")
     a = parser.parse_args(arguments)
-    try:
-        one_of("PROFILE", a.profile, profiles.names())
-        tasks = a.tasks.split() or [t for t in ROWS if t != "wnli"]
-        names = a.methods.split() or ["bert", *(m for m in grid.methods() if m != "bert")]
-        if a.tflops <= 0:
-            raise InputError(f"--tflops: {a.tflops} must be above 0")
-        for task in tasks:
-            one_of("TASKS", task, [t for t in TASKS if t in ROWS])
-            for method in names:
-                one_of("METHODS", method, grid.methods())
-                if TASKS[task].span and method not in SPAN_METHODS:
-                    if a.methods:
-                        raise InputError(f"METHODS: {method} does not answer with spans; allowed for {task}: "
-                                         f"{', '.join(SPAN_METHODS)}")
-                    continue
-                print(show(describe(a.profile, task, method, a.tflops)))
-    except InputError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+    one_of("PROFILE", a.profile, profiles.names())
+    tasks = a.tasks.split() or [t for t in ROWS if t != "wnli"]
+    names = a.methods.split() or ["bert", *(m for m in grid.methods() if m != "bert")]
+    if a.tflops <= 0:
+        raise InputError(f"--tflops: {a.tflops} must be above 0")
+    for task in tasks:
+        one_of("TASKS", task, [t for t in TASKS if t in ROWS])
+        for method in names:
+            one_of("METHODS", method, grid.methods())
+            if TASKS[task].span and method not in SPAN_METHODS:
+                if a.methods:
+                    raise InputError(f"METHODS: {method} does not answer with spans; allowed for {task}: "
+                                     f"{', '.join(SPAN_METHODS)}")
+                continue
+            print(show(describe(a.profile, task, method, a.tflops)))
     print(f"Upper bounds at {a.tflops:g} TFLOP/s: rows at full length, students as large as their teachers.")
     return 0
 

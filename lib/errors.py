@@ -1,5 +1,10 @@
 """The one error that a user's input can cause."""
 
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
 
 LIMIT = 4000  # characters of a message; names of columns and files come from the user and may be of any length
 
@@ -43,3 +48,20 @@ def one_of(name: str, value: object, allowed) -> None:
     close = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise InputError(f"{name}: {shorten(value)} is unknown{hint}; allowed: {', '.join(map(str, allowed))}")
+
+
+def one_line(word: str = "error") -> Callable:
+    """Decorator of a command's `main`: an `InputError` becomes the line "<word>: ..." on stderr and the exit code 2."""
+
+    def decorate(main: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(main)
+        def command(*given, **named) -> int:
+            try:
+                return main(*given, **named)
+            except InputError as e:
+                print(f"{word}: {e}", file=sys.stderr)
+                return 2
+
+        return command
+
+    return decorate

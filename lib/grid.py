@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lib import profiles, slurm
 from lib.backbones import label
-from lib.errors import InputError, one_of, shorten
+from lib.errors import InputError, one_line, one_of, shorten
 from lib.paths import ROOT, as_path, build_dir, component, results_dir
 from lib.provenance import digest
 from lib.tasks import TASKS, own_label
@@ -107,6 +107,7 @@ def _claim(configuration: dict) -> list[int]:
     return held
 
 
+@one_line()
 def main(arguments: list[str] | None = None) -> int:
     """Run the grid; Snakemake's exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,19 +123,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--snakemake", default="", help="further words for Snakemake, such as --default-resources ...")
     parser.add_argument("--dry-run", action="store_true")
     a = parser.parse_args(arguments)
-    try:
-        if a.pages:
-            one_of("--pages with --profile", a.profile, LOCAL)
-        for name, value in (("--cores", a.cores), ("--threads", a.threads), ("--jobs", a.jobs)):
-            if not value.isdecimal() or (name != "--threads" and int(value) == 0):
-                least = int(name != "--threads")
-                raise InputError(f"{name}: {shorten(value)} is not a whole number of {least} or more")
-        one_of("EXECUTOR", a.executor, ("local", "slurm"))
-        where = slurm.arguments(int(a.jobs)) if a.executor == "slurm" else ["--cores", a.cores]
-        configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
-    except InputError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+    if a.pages:
+        one_of("--pages with --profile", a.profile, LOCAL)
+    for name, value in (("--cores", a.cores), ("--threads", a.threads), ("--jobs", a.jobs)):
+        if not value.isdecimal() or (name != "--threads" and int(value) == 0):
+            least = int(name != "--threads")
+            raise InputError(f"{name}: {shorten(value)} is not a whole number of {least} or more")
+    one_of("EXECUTOR", a.executor, ("local", "slurm"))
+    where = slurm.arguments(int(a.jobs)) if a.executor == "slurm" else ["--cores", a.cores]
+    configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
     configuration |= {"threads": min(int(a.threads), int(a.cores)), "cores": int(a.cores)}
     if a.executor == "slurm":  # there a job asks for its own cores; those here say nothing
         configuration["threads"] = int(a.threads) or int(a.cores)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from lib import claims, results
 from lib.claims import verdicts
-from lib.errors import InputError
+from lib.errors import one_line
 from lib.paths import ROOT, results_dir, write_atomic
 from lib.reporting import (
     ablations,
@@ -127,15 +127,12 @@ def write(study: Study) -> list[Path]:
     return list(out)
 
 
+@one_line("report")
 def main() -> int:
-    try:
-        study = load_study()
-        for line in study.skipped:
-            print(f"skipped: {line}", file=sys.stderr)
-        paths = write(study)
-    except InputError as e:
-        print(f"report: {e}", file=sys.stderr)
-        return 2
+    study = load_study()
+    for line in study.skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    paths = write(study)
     print(f"report: {len(study.committed)} committed and {len(study.local)} local records, {len(study.skipped)} "
           f"files skipped, {len(study.reported)} reported numbers, {len(paths)} files")  # fmt: skip
     return 0

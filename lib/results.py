@@ -137,7 +137,12 @@ class Record(_Part):
 
     @property
     def label(self) -> str:
-        return self.method + (f"-{self.variant}" if self.variant else "")
+        return run_label(self.method, self.variant)
+
+
+def run_label(method: str, variant: str) -> str:
+    """What tables and claims call a run: the method, and its variant where it has one."""
+    return method + (f"-{variant}" if variant else "")
 
 
 def record_path(profile: str, backbone: str, task: str, method: str, variant: str, seed: int) -> Path:

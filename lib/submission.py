@@ -21,7 +21,7 @@ import datasets
 import numpy as np
 
 from lib import batches, data, evaluation, models
-from lib.errors import InputError, one_of
+from lib.errors import InputError, one_line, one_of
 from lib.paths import as_path, build_dir, write_atomic
 from lib.tasks import TASKS, Task
 
@@ -155,21 +155,18 @@ def make(students: dict[str, str], output: Path, max_length: int = 128) -> list[
     return [f.name for f in FILES if f.name not in texts]
 
 
+@one_line("submission")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lib.submission", description="A zip for the GLUE server.")
     parser.add_argument("--students", required=True, help='task=folder ..., such as "cola=a/student rte=b/student"')
     parser.add_argument("--output", default="", help="the zip; default: build/submission.zip")
     parser.add_argument("--max-length", type=int, default=128, help="tokens, as the students were trained with")
     given = parser.parse_args(arguments)
-    try:
-        if not 8 <= given.max_length <= 8192:
-            raise InputError(f"max-length: {given.max_length} is not between 8 and 8192")
-        models.quiet()
-        output = as_path(given.output, "output") if given.output else build_dir() / "submission.zip"
-        missing = make(parse(given.students), output, given.max_length)
-    except InputError as e:
-        print(f"submission: {e}", file=sys.stderr)
-        return 2
+    if not 8 <= given.max_length <= 8192:
+        raise InputError(f"max-length: {given.max_length} is not between 8 and 8192")
+    models.quiet()
+    output = as_path(given.output, "output") if given.output else build_dir() / "submission.zip"
+    missing = make(parse(given.students), output, given.max_length)
     print(f"submission: {output}")
     if missing:
         print(f"submission: the server scores whole submissions; this one lacks {', '.join(missing)}. Train students "

@@ -201,7 +201,7 @@ def test_a_study_goes_on_after_a_variant_that_diverges(run_of, monkeypatch):
     assert "stale" not in page.split(d.words)[0].split("diverged")[-1]
     file = diverged.path_of(results.record_path(d.profile, d.backbone, d.task, d.method, d.variant, d.seed))
     file.write_text(file.read_text().replace(d.code_hash, "0" * 16))
-    assert "stale" in str(paper_pages.without_score(paper_pages.Section("x", pattern=".*")))
+    assert "stale" in str(paper_pages.without_score(paper_pages.Section("x", pattern=".*"), load_study()))
 
 
 def test_what_diverged_is_forgotten_when_there_is_a_record(run_of, monkeypatch):

@@ -16,7 +16,7 @@ import pandas as pd
 from lib.claims import Claim, load
 from lib.claims.claim_runs import Runs
 from lib.claims.verdicts import SEEDS
-from lib.errors import InputError
+from lib.errors import one_line
 from lib.results import Record, load_all
 
 COLUMNS = ("profile", "backbone", "run", "tasks", "runs", "claims", "waiting")
@@ -44,12 +44,9 @@ def plan(claims: list[Claim], records: Iterable[Record], seeds: int = SEEDS) -> 
         ["claims", "runs", "run"], ascending=[False, True, True], ignore_index=True)
 
 
+@one_line("claims_plan")
 def main() -> int:
-    try:
-        found = plan(load(), load_all()[0])
-    except InputError as e:
-        print(f"claims_plan: {e}", file=sys.stderr)
-        return 2
+    found = plan(load(), load_all()[0])
     if found.empty:
         print("no claim waits for a run")
         return 0

@@ -29,7 +29,7 @@ from lib.claims.claim_runs import Runs, name
 from lib.claims.claim_tables import NotThere
 from lib.claims.effects import Effect
 from lib.claims.language import ON_ROWS, Test
-from lib.errors import InputError
+from lib.errors import InputError, one_line
 from lib.paths import results_dir, write_atomic
 from lib.results import Record, is_stale, load_all
 
@@ -225,16 +225,13 @@ def write(found: list[Verdict]) -> None:
     write_atomic(results_dir() / "verdicts.csv", as_csv(found))
 
 
+@one_line("verdicts")
 def main() -> int:
-    try:
-        records, skipped = load_all()
-        for line in skipped:
-            print(f"skipped: {line}", file=sys.stderr)
-        found = judge(load(), records)
-        write(found)
-    except InputError as e:
-        print(f"verdicts: {e}", file=sys.stderr)
-        return 2
+    records, skipped = load_all()
+    for line in skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    found = judge(load(), records)
+    write(found)
     counts = ", ".join(f"{sum(v.verdict == w for v in found)} {w}" for w in WORDS)
     print(f"verdicts: {len(found)} claims from {len(records)} records: {counts}")
     return 0

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.errors import InputError
+from lib.errors import one_line
 
 SHAPES = ((1, 5), (1, 17), (3, 5), (3, 17))  # (batch, length) at which an export is checked
 TOLERANCE = 1e-4
@@ -172,6 +172,7 @@ def quantise(path: Path, target: Path) -> Path:
     return target
 
 
+@one_line()
 def main(arguments: list[str] | None = None) -> int:
     """Export a student's folder; exit code 2 and one line where it cannot be opened."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -181,11 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     from lib import models
 
     source, out = given[0], Path(given[1])
-    try:
-        model = models.load_any(source)
-    except InputError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+    model = models.load_any(source)
     worst = export(model, out / "model.onnx")
     quantise(out / "model.onnx", out / "model-int8.onnx")
     print(json.dumps({"onnx": str(out / "model.onnx"), "int8": str(out / "model-int8.onnx"),

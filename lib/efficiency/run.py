@@ -25,7 +25,7 @@ from lib.efficiency import block, counts, shapes
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.backends import BACKENDS
 from lib.efficiency.table import Subject
-from lib.errors import InputError, one_of
+from lib.errors import one_line, one_of
 from lib.parameters import Float, Int, Ints, Str, Strs
 from lib.paths import as_path, build_dir, results_dir, slug, write_atomic
 from lib.provenance import digest
@@ -206,6 +206,7 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
     return added
 
 
+@one_line()
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 2 and one line for bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,26 +217,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--build", default="", help="of `students`: folder that the runs were built in; empty: build/")
     a = parser.parse_args(arguments)
-    try:
-        if a.what == "sizes":
-            for path in write_sizes():
-                print(path)
-        elif a.what == "stsb":
-            from lib.efficiency import stsb
+    if a.what == "sizes":
+        for path in write_sizes():
+            print(path)
+    elif a.what == "stsb":
+        from lib.efficiency import stsb
 
-            print(stsb.write(a.threads))
-        elif a.what == "students":
-            from lib.efficiency import students
+        print(stsb.write(a.threads))
+    elif a.what == "students":
+        from lib.efficiency import students
 
-            print(students.write(as_path(a.build, "--build") if a.build else build_dir(), a.threads))
-        else:
-            given = {k: v for k, v in (("systems", a.systems), ("backends", a.backends)) if v}
-            p = parameters.validate(Config, {**given, "minutes": a.minutes, "threads": a.threads})
-            speed(a.minutes, p.systems if a.systems else [], p.backends if a.backends else list(BACKENDS), a.threads,
-                  results_dir() / "efficiency.csv")
-    except InputError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+        print(students.write(as_path(a.build, "--build") if a.build else build_dir(), a.threads))
+    else:
+        given = {k: v for k, v in (("systems", a.systems), ("backends", a.backends)) if v}
+        p = parameters.validate(Config, {**given, "minutes": a.minutes, "threads": a.threads})
+        speed(a.minutes, p.systems if a.systems else [], p.backends if a.backends else list(BACKENDS), a.threads,
+              results_dir() / "efficiency.csv")
     return 0
 
 

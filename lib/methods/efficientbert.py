@@ -268,7 +268,7 @@ def functions(run, config: EfficientBertConfig, source: artefacts.Artefact) -> l
                          + ("" if task == "mnli" else ", a stand-in for the paper's MNLI"))
         if not p.warm_up:
             run.notes.append("no warm-up: candidates started from random weights; the final student did not")
-        if (stages := [*p.candidates, 0].index(0)) < 3:
+        if (stages := efficientbert_search.Plan(tuple(p.candidates)).stages) < 3:
             run.notes.append(f"the search had {stages} of the paper's three stages")
     else:
         entries = spread(RELEASED, config.num_hidden_layers)

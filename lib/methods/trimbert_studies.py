@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from lib import diverged, models, runs
+from lib import diverged, models, runs, studies
 from lib.diverged import Diverged
-from lib.errors import InputError
 from lib.methods import trimbert
 from lib.results import Record
 
@@ -77,12 +76,9 @@ def _attempt(run) -> Record | Diverged:
 
 def variants(p: trimbert.Config) -> list[trimbert.Config]:
     """The runs of a study, each with its variant name; of two n that leave the same blocks the first is run."""
-    if p.study != "none" and p.variant:
-        raise InputError(f"variant: {p.variant!r} cannot be set together with study={p.study!r}, which names its runs")
     blocks = p.scratch_blocks if p.origin == "scratch" else models.depth(p.backbone)
     found, seen = [], set()
-    for c in STUDIES[p.study]:
-        q = type(p).model_validate({**p.model_dump(), "study": "none", **c})
+    for q in studies.variants(p, STUDIES[p.study]):
         count = blocks // q.every if q.every else 0
         if p.study == "blocks" and (count in seen or q.every > blocks):
             continue

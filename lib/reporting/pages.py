@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from lib import diverged
+from lib.diverged import Diverged
 from lib.paths import results_dir
 from lib.reporting.cells import anchor, command, record_page, related, task_table
 from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
@@ -20,11 +22,12 @@ from lib.systems import BY_NAME, order_of, title_of
 
 @dataclass(frozen=True)
 class Study:
-    """All that the report shows: records, skipped files in words, printed numbers."""
+    """All that the report shows: records, skipped files in words, printed numbers, runs that diverged."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
     reported: list[Reported]
+    diverged: tuple[Diverged, ...] = ()
 
     @property
     def committed(self) -> list[Record]:
@@ -36,9 +39,12 @@ class Study:
 
 
 def load_study() -> Study:
-    """Records and reported numbers. Raises `InputError` only for a bad `reported.csv`; bad records are skipped."""
+    """Records and reported numbers. Bad records are skipped.
+
+    Raises `InputError` for a bad `reported.csv` or a bad file among what diverged.
+    """
     records, skipped = load_all()
-    return Study(tuple(records), tuple(skipped), load())
+    return Study(tuple(records), tuple(skipped), load(), tuple(diverged.load_all()))
 
 
 def hours(records: list[Record]) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from lib import diverged
 from lib.paths import ROOT
 from lib.reporting.beside import beside, module_impact, variants_beside
 from lib.reporting.cells import anchor, command, record_page
@@ -246,16 +245,16 @@ def section(paper: str, s: Section, study: Study) -> Markup:
     if s.rows:
         return variants_beside(paper, s.where, s.rows, study) + _made_by(paper, s, s.rows, study)
     if s.pattern:
-        found, broken = labels(s, study), without_score(s)
+        found, broken = labels(s, study), without_score(s, study)
         if not any("-" in label for label in found):
             return broken or Markup("<p>Ours: not run.</p>") + _made_by(paper, s, {}, study)
         return variants_beside(paper, "", dict.fromkeys(found), study, s.key) + broken
     return Markup("")
 
 
-def without_score(s: Section) -> Markup:
+def without_score(s: Section, study: Study) -> Markup:
     """Runs of the section's variants that diverged: they have no record, and no number stands in for one."""
-    found = [d for d in diverged.load_all() if s.pattern and re.fullmatch(s.pattern, d.label)]
+    found = [d for d in study.diverged if s.pattern and re.fullmatch(s.pattern, d.label)]
     if not found:
         return Markup("")
     rows = [[lines(d.label, small(f"{d.profile}, {d.backbone}"), flag("stale") if d.stale else ""), task_title(d.task),
