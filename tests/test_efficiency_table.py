@@ -14,6 +14,7 @@ import pytest
 import tiny
 import torch
 
+from lib import training
 from lib.efficiency import backends, table
 from lib.efficiency import run as efficiency_run
 from lib.efficiency.backends import Ready, Skipped
@@ -116,10 +117,20 @@ def test_a_back_end_that_cannot_run_is_skipped_with_its_reason(tmp_path, monkeyp
     assert any("skipped" in line for line in said)
 
 
+def test_bf16_is_not_timed_where_it_would_be_emulated(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "precision", lambda: "fp32")
+    skips = table.Skips({})
+    found = rows(tmp_path, names=("bf16", "eager"), skips=skips)
+    assert {r["backend"] for r in found} == {"eager"}
+    assert "no bf16 arithmetic" in skips.reasons["base", "bf16"]
+
+
 @pytest.mark.parametrize("name", ["eager", "sdpa", "bf16", "onnx", "onnx-int8"])
-def test_every_back_end_computes_the_model(name, tmp_path):
+def test_every_back_end_computes_the_model(name, tmp_path, monkeypatch):
     if name.startswith("onnx"):
         pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(training, "precision", lambda: "bf16")  # emulated where the processor has none
+
     def make(attention):
         return tiny.classifier(attention=attention, install=False)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lib import training
 from lib.efficiency import export
 
 Make = Callable[[str], nn.Module]  # attention ("eager", "sdpa") -> the model, float32, evaluation mode
@@ -62,7 +63,12 @@ def compiled(make: Make, folder: Path) -> Ready:
 
 
 def bf16(make: Make, folder: Path) -> Ready:
-    """Fused attention, all weights and activations in bfloat16."""
+    """Fused attention, all weights and activations in bfloat16.
+
+    Skipped where nothing computes in it: torch then emulates it, tens of times slower than fp32, which says nothing.
+    """
+    if training.precision() != "bf16":
+        raise Skipped("this processor has no bf16 arithmetic (AVX512-BF16 or AMX)")
     return _torch(_fused(make).to(torch.bfloat16), "bf16")
 
 
