@@ -12,7 +12,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from lib import grid, profiles
-from lib.efficiency import match
+from lib.claims import claim_tables
+from lib.efficiency import machines, match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
@@ -130,6 +131,20 @@ def test_the_machine_is_named(own):
     for word in ("1 timings", "made up", "Threads: 2", "2026-01-01", "median 1.5", "torch 0"):
         assert word in said
     assert "make efficiency" in text(page.machine(None))
+
+
+def test_machines_are_not_mixed(own):
+    one = {"system": "DistilBERT", "backend": "eager", "batch": 1, "latency_ms": 50.0, "speedup_vs_bert_base": 1.9}
+    rows = [{**one, "length": n} for n in (32, 128)] + [{**one, "length": 128, "speedup_vs_bert_base": 123.4,
+                                                         "processor": "another", "date": "2026-02-02"}]
+    measured(*rows).to_csv(own / "efficiency.csv", index=False)
+    said = text(page.fragments(load())["efficiency-speed"])
+    assert "2 timings" in said
+    assert "1 timings of other machines" in said
+    assert "1.90" in said
+    assert "123.4" not in said
+    assert claim_tables.latency("DistilBERT", backend="eager", batch=1, length=128) == 50.0
+    assert machines.chosen(measured(*rows[1:])) == ("another", "2")  # as many rows: the machine timed last
 
 
 def test_the_pass_over_stsb(own):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lib.efficiency import machines
 from lib.errors import InputError
 from lib.paths import results_dir
 from lib.results import Record
@@ -61,7 +62,13 @@ def block(column: str, **where: object) -> float:
 
 
 def latency(system: str, **where: object) -> float:
-    """Median time of a batch in milliseconds, of `results/efficiency.csv` (`make efficiency`)."""
+    """Median time of a batch in milliseconds, of `results/efficiency.csv` (`make efficiency`).
+
+    Of several machines' rows those of one count, the machine that the efficiency page shows.
+    """
+    path = results_dir() / "efficiency.csv"
+    if path.exists() and not (table := _read(path, path.stat().st_mtime_ns)).empty:
+        where = dict(zip(machines.MACHINE, machines.chosen(table), strict=True)) | where
     return cell("efficiency.csv", "latency_ms", system=system, **where)
 
 

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from markupsafe import Markup
 
-from lib.efficiency import match
+from lib.efficiency import machines, match
 from lib.errors import InputError
 from lib.paths import ROOT, results_dir
 from lib.reporting import figures
@@ -268,8 +268,8 @@ def curves(measured: pd.DataFrame | None) -> Markup:
     return figures.svg(figure, f"Latency over length at batch 1. {words}.", "latency")
 
 
-def machine(measured: pd.DataFrame | None) -> Markup:
-    """What the timings were taken on, in one sentence."""
+def machine(measured: pd.DataFrame | None, every: pd.DataFrame | None = None) -> Markup:
+    """What the timings were taken on, and how many of the table (`every`) were taken elsewhere, in a sentence each."""
     if measured is None or measured.empty:
         return Markup("<p>Nothing was timed yet for the full table: <code>make efficiency</code> does it on a quiet "
                       "machine. The <a href=\"executed/efficiency.html\">notebook</a> times a few systems.</p>")
@@ -278,6 +278,9 @@ def machine(measured: pd.DataFrame | None) -> Markup:
              f"{measured.date.max()}. Load of the machine beside it (1-minute average): median "
              f"{measured.load.median():.1f}, highest {measured.load.max():.1f}. Versions: "
              f"{'; '.join(sorted(measured.versions.unique()))}.")
+    if every is not None and len(every) > len(measured):
+        words += (f" {len(every) - len(measured)} timings of other machines or thread counts stand in "
+                  "results/efficiency.csv and are not mixed with these.")
     return Markup("<p>{}</p>").format(words)
 
 
@@ -336,7 +339,8 @@ def training(bench: pd.DataFrame | None) -> Markup:
 
 def fragments(reported: list[Reported]) -> dict[str, Markup]:
     """The page's parts by name. Raises `InputError` where sizes.csv cannot be read or a printed number has no shape."""
-    sizes, measured = match.sizes(), csv("efficiency.csv")
+    sizes, timed = match.sizes(), csv("efficiency.csv")
+    measured = None if timed is None else machines.of_one(timed)
     trained, block_flops = csv("students.csv"), csv("blocks.csv")
     if block_flops is None:
         raise InputError("results/blocks.csv is not there; `make sizes` writes it")
@@ -347,7 +351,7 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-flops": constant_surplus(reported, sizes) + counted(
             reported, ("flops_b",), "Operations at 128 tokens", sizes),
         "efficiency-blocks": blocks(block_flops, reported, csv("blocks_time.csv")),
-        "efficiency-speed": machine(measured) + faster_than_work(reported, sizes) + speeds(
+        "efficiency-speed": machine(measured, timed) + faster_than_work(reported, sizes) + speeds(
             reported, sizes, measured) + curves(measured) + whole(measured),
         "efficiency-students": pareto(trained) + students(trained),
         "efficiency-stsb": stsb(reported, csv("stsb_pass.csv")),
