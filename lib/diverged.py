@@ -69,7 +69,7 @@ def path_of(record_path: Path) -> Path:
 
 def keep(run, stage: str, step: int, lr: float, message: str, curve: list[list[float]]) -> Diverged:
     """Write what a `lib.runs.Run` leaves that diverged, from the run that happened; main process alone."""
-    from lib import distributed, training  # here, because the report reads this file's JSON without torch
+    from lib import distributed, record, training  # here, because the report reads this file's JSON without torch
 
     p = run.p
     points = [[int(s), float(v)] for s, v in curve if math.isfinite(v)]
@@ -77,7 +77,7 @@ def keep(run, stage: str, step: int, lr: float, message: str, curve: list[list[f
     found = Diverged(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), profile=p.profile,
         backbone=label(p.backbone), task=run.task_label, method=run.method, variant=p.variant, seed=p.seed,
-        scale=run.scale(), stage=stage, step=step, lr=lr, message=message, curve=points,
+        scale=record.scale(run), stage=stage, step=step, lr=lr, message=message, curve=points,
         hyperparameters=run.hyperparameters,
         environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
         config_hash=digest(run.identity), code_hash=code_hash(run.method))

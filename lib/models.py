@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -75,6 +76,12 @@ def content_hash(source: str) -> str:
             while chunk := f.read(1 << 22):
                 digest.update(chunk)
     return digest.hexdigest()[:16]
+
+
+@functools.cache
+def backbone_hash(name: str) -> str:
+    """`content_hash` of a backbone by its name, computed once a process."""
+    return content_hash(resolve(name))
 
 
 def _register_own(folder: Path) -> None:

@@ -19,7 +19,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "nump
 # loading, records, reports and the book cannot change one.
 SHARED = ("batches", "fast", "layers", "training", "evaluation")
 NEUTRAL = {"artefacts", "backbones", "checkpoint", "data", "distributed", "errors", "hub", "models", "parameters",
-           "paths", "plots", "provenance", "results", "runs", "tasks", "userdata"}
+           "paths", "plots", "provenance", "record", "results", "runs", "tasks", "tuning", "userdata"}
 
 
 def digest(value: object) -> str:

@@ -8,33 +8,38 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
-from lib import artefacts, batches, data, distributed, evaluation, models, results, spans, squad, text, training
-from lib.backbones import NOTES, label
+from lib import (
+    artefacts,
+    batches,
+    data,
+    distributed,
+    evaluation,
+    models,
+    record,
+    results,
+    spans,
+    text,
+    training,
+    tuning,
+)
+from lib.backbones import label
 from lib.checkpoint import Checkpoints
-from lib.command import command
 from lib.errors import InputError
 from lib.parameters import Parameters
 from lib.paths import ROOT, as_path, build_dir, check_space, component, results_dir
-from lib.provenance import code_hash, digest, environment
+from lib.provenance import digest
 from lib.tasks import own_label
 from lib.training import History, Settings
 
-PAPERS = {
-    "bert": "bert", "truncated": "theseus", "theseus": "theseus", "kd": "pkd", "pkd": "pkd", "pdbert": "pdbert",
-    "distilbert": "distilbert", "tinybert": "tinybert", "layerdrop": "layerdrop", "trimbert": "trimbert",
-    "mobilebert": "mobilebert", "efficientbert": "efficientbert",
-}
 # Not part of what is computed: where it goes, what it is called, and what else its page measures.
 NAMES = {"split", "output", "profile", "task", "text_column", "text_column_2", "label_column", "kind", "teacher",
          "backbone", "study", "gain_steps", "comparison_tokens", "control_tokens", "timing_blocks", "timing_tokens"}
@@ -42,7 +47,6 @@ TEACHER_LOCAL = {"lr": "teacher_lr", "epochs": "teacher_epochs", "max_tokens": "
                  "lr_grid": "teacher_lr_grid"}
 
 SPAN_METHODS = ("bert", "truncated", "theseus", "layerdrop")  # those whose losses a span task fits as it is
-DIVERGED = -1e9  # the score of a trial that has none
 
 Compress = Callable[["Run", nn.Module], tuple[nn.Module, History]]
 
@@ -102,7 +106,7 @@ class Run:
         for k in {"text", "transfer"} & settings.keys():
             if settings[k] != "task" and (own := text.own_hash(settings[k])):
                 settings[k] = own
-        return {"method": self.method, "data": self.data.key, "backbone": _backbone_hash(self.p.backbone),
+        return {"method": self.method, "data": self.data.key, "backbone": models.backbone_hash(self.p.backbone),
                 "teacher": models.content_hash(models.resolve(self.p.teacher, "teacher")) if self.p.teacher else "",
                 **settings}
 
@@ -218,43 +222,8 @@ class Run:
         return method(self, self.teacher().model)
 
     def tuned(self, method: Compress) -> Run:
-        """This run with the learning rate of its grid that scores best on the held-out rows, tuning seed; with `lr`
-        itself where that is in the grid and not worse by more than one standard error.
-
-        Each trial is an artefact (a score, kept) shared by all seeds. Its teacher is the one of the tuning seed.
-        """
-        p = self.p
-        if self.trial or len(p.lr_grid) == 0:
-            return self
-        scores, tokens = [], 0
-        if p.tuning_seed == p.seed:
-            raise InputError(f"parameter tuning_seed: {p.tuning_seed} is also the run's seed; it must be another")
-        for lr in p.lr_grid:
-            cap = p.tuning_tokens or p.max_tokens
-            teacher_cap = p.tuning_tokens or p.teacher_tokens
-            t = self.with_parameters(trial=True, lr=lr, seed=p.tuning_seed, lr_grid=[], max_tokens=cap,
-                                     teacher_tokens=teacher_cap, score_curve=False)
-            if self.method != "bert" and not p.teacher and p.teacher_lr_grid:
-                t = t.with_parameters(teacher_lr=self._teacher_lr(), teacher_lr_grid=[])
-            meta = _trial(t, method)
-            scores.append({"lr": lr, "score": meta["score"]})
-            tokens += meta["tokens"]
-        best = max(scores, key=lambda s: s["score"])
-        # The default stays where the held-out rows cannot tell it from the best: a rate chosen by noise helps nobody
-        default = next((s for s in scores if s["lr"] == p.lr), best)
-        if best["score"] - default["score"] <= self.tolerance(best["score"]):
-            best = default
-        # max_tokens and lr_grid stay as given: they are part of the run's identity; only the rate is filled in
-        run = self.with_parameters(lr=best["lr"])
-        run.selection = {"grid": {"lr": list(p.lr_grid)}, "scores": scores, "chosen": {"lr": best["lr"]},
-                         "tuning_seed": p.tuning_seed, "tuning_tokens": tokens}
-        return run
-
-    def _teacher_lr(self) -> float:
-        """The rate that the teacher's own grid chose; a trial's teacher uses it at the tuning budget."""
-        from lib.methods import bert
-
-        return self.as_teacher().tuned(bert.compress).p.lr
+        """This run with the learning rate that its grid chose (`lib.tuning`)."""
+        return tuning.tuned(self, method)
 
     def finish(self, student: nn.Module, history: History) -> results.Record:
         """Score once on the scored split, leave the student, write the record last. Prints where both lie.
@@ -273,123 +242,15 @@ class Run:
         models.save_student(student, self.tokenizer, self.output)
         for split in self.data.also:
             values |= {f"{split}_{k}": v for k, v in self.answers(student, split)[0].items()}
-        record = self._record(student, history, frame, values)
-        path = results.write(record, frame)
+        made = record.of(self, student, history, frame, values)
+        path = results.write(made, frame)
         self.clear()
         print(f"record: {_show(path)}\nstudent: {_show(self.output)}")
-        return record
-
-    def _teacher_part(self, frame: pd.DataFrame) -> tuple[results.Teacher | None, dict]:
-        if self.method == "bert":
-            return None, {"retention": None, "retention_above_majority": None, "loyalty": None}
-        teacher = self.teacher()
-        teacher.metrics, theirs = self.answers(teacher.model, "scored")
-        meta = teacher.artefact.meta if teacher.artefact else {}
-        source = teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}"
-        loyal = None
-        if not (self.task.regression or self.task.span):
-            logits = [f.filter(like="logit_").to_numpy() for f in (frame, theirs)]
-            loyal = results.Loyalty(**evaluation.loyalty(*logits))
-        part = results.Teacher(score=evaluation.headline(self.task, teacher.metrics), metrics=teacher.metrics,
-                               artefact=teacher.artefact.key if teacher.artefact else None,
-                               source=source,
-                               seconds=meta.get("seconds", 0.0), tokens=meta.get("tokens", 0))
-        return part, {"loyalty": loyal}
-
-    def _record(self, student, history: History, frame: pd.DataFrame, values: dict) -> results.Record:
-        p, task, scored = self.p, self.task, self.data.scored
-        score = evaluation.headline(task, values)
-        floor = self.floor()
-        teacher, relative = self._teacher_part(frame)
-        if teacher:
-            relative |= {"retention": evaluation.retention(score, teacher.score),
-                         "retention_above_majority": evaluation.retention(score, teacher.score, floor)}
-        total, bare = models.count_parameters(student)
-        own = self.data.source.startswith("own") and "validation" in self.data.hashes
-        rows = "a validation file of the user's" if own else "a tenth of train, by a hash of the text"
-        rows += "; the last state within one standard error of the best is kept"
-        notes = list(dict.fromkeys(self.notes + ([task.related] if task.related and p.backbone == "minilm-l6" else [])))
-        return results.Record(
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=command(self.method, p),
-            profile=p.profile, backbone=label(p.backbone), task=self.task_label, method=self.method,
-            variant=p.variant, seed=p.seed, paper=PAPERS.get(self.method), scale=self.scale(), split=task.scored,
-            rows=len(scored), metrics=values, headline=task.headline_name, score=score, majority=floor,
-            best_on_scored_split=history.best_scored, teacher=teacher, parameters=total,
-            parameters_without_embeddings=bare, layers=student.config.num_hidden_layers,
-            hyperparameters=self.hyperparameters,
-            selection=results.Selection(rows=rows, step=history.kept_step, held_out_score=history.kept_score,
-                                        **self.selection),
-            steps=history.steps, tokens=history.tokens, wall_seconds=history.seconds,
-            tokens_per_second=history.tokens / max(history.seconds, 1e-9), padding_share=history.padding_share,
-            peak_memory_mb=history.peak_memory_mb, curve=history.curve,
-            initial_checkpoint=f"{label(p.backbone)} ({_backbone_hash(p.backbone)})",
-            data=results.Data(source=self.data.source, sha256=self.data.hashes, rows=self.data.rows),
-            artefacts=[results.Artefact(**a.record()) for a in {a.key: a for a in self.artefacts}.values()],
-            environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
-            notes=notes, study=self.study, config_hash=digest(self.identity), code_hash=self._code_hash(),
-            **relative)
-
-    def floor(self) -> float:
-        """Score in percent of the commonest training class (the mean; no answer for a span)."""
-        if self.task.span:
-            return 100 * float(np.mean([squad.score("", a)[1] for a in self.data.scored["answers"]]))
-        return evaluation.majority(self.task, self.train.labels, self.sets["scored"].labels)
-
-    def _code_hash(self) -> str:
-        """Of the code that trained the model: for the method `bert` that which built the artefact, however long ago."""
-        own = [a.meta["code_hash"] for a in self.artefacts if a.kind == "teacher"] if self.method == "bert" else []
-        return own[0] if own else code_hash(self.method)
-
-    def scale(self) -> str:
-        """What a reader must know of the run's size."""
-        if self.p.backbone == "bert-base" and self.p.profile == "paper":
-            return "paper"
-        cap = f", at most {self.p.max_tokens:,} tokens" if self.p.max_tokens else ""
-        note = f" ({NOTES[self.p.backbone]})" if self.p.backbone in NOTES else ""
-        return f"scaled down: backbone {label(self.p.backbone)}{note}{cap}"
-
-
-def _other_rows(path: Path, rows: data.TaskData) -> str:
-    """Words for the case that the record in the way is of another file of the same name."""
-    try:
-        if results.read(path).data.sha256 == rows.hashes:
-            return ""
-    except InputError:
-        return " (it cannot be read)"
-    return ". It was made from other rows: give another `profile` or rename your file to keep both"
-
+        return made
 
 def _show(path: Path) -> str:
     path = path.resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-
-
-@functools.cache
-def _backbone_hash(name: str) -> str:
-    return models.content_hash(models.resolve(name))
-
-
-def _trial(run: Run, method: Compress) -> dict:
-    """Score and cost of one grid point, kept as an artefact. A teacher's trial is a teacher: students' use it."""
-    from lib.methods import bert
-
-    def make(folder: Path) -> dict:
-        _, history = method(run, run.teacher().model)
-        run.clear()
-        return {"score": history.kept_score, "tokens": history.tokens, "seconds": history.seconds}
-
-    try:
-        if run.method == "bert":
-            meta = bert.teacher(run).meta
-            meta = {"score": meta["history"]["kept_score"], "tokens": meta["tokens"]}
-        else:
-            meta = artefacts.build("trial", run.identity, make).meta
-    except RuntimeError as e:
-        if "not finite" not in str(e):
-            raise
-        meta = {"score": None, "tokens": 0}
-    # A trial that diverged has no score: it must lose, not stop the others
-    return meta if meta["score"] is not None else {**meta, "score": DIVERGED}
 
 
 def start(method: str, p: Parameters) -> Run:
@@ -431,5 +292,5 @@ def start(method: str, p: Parameters) -> Run:
     print(f"{method} on {rows.task.name} ({rows.source}): {counts} rows, "
           f"{sets['train'].lengths.mean():.0f} tokens a row")
     if path.exists():
-        print(f"a record exists at {_show(path)}; it is replaced when this run is whole{_other_rows(path, rows)}")
+        print(f"a record exists at {_show(path)}; it is replaced when this run is whole{record.other_rows(path, rows)}")
     return run

@@ -15,7 +15,7 @@ import tiny
 import torch
 import yaml
 
-from lib import evaluation, layers, models, results, runs, training
+from lib import evaluation, layers, models, results, runs, training, tuning
 from lib.command import command
 from lib.errors import InputError
 from lib.methods import bert, theseus, theseus_studies, truncated
@@ -433,7 +433,7 @@ def test_rate_is_chosen_on_the_held_out_rows(places, films, backbone, scores, de
     assert picked.selection["chosen"] == {"lr": chosen}
     assert picked.selection["grid"] == {"lr": list(scores)}
     assert [s["score"] for s in picked.selection["scores"]] == [
-        runs.DIVERGED if s in ("diverges", None) else s for s in scores.values()]
+        tuning.DIVERGED if s in ("diverges", None) else s for s in scores.values()]
     assert picked.selection["tuning_seed"] == 1000
 
 
