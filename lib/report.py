@@ -18,11 +18,13 @@ from markupsafe import Markup
 
 from lib import claims, results
 from lib.claims import verdicts
+from lib.efficiency import match
 from lib.errors import one_line
 from lib.paths import ROOT, results_dir, write_atomic
 from lib.reporting import (
     ablations,
     claims_page,
+    coverage,
     efficiency_page,
     guide,
     overview,
@@ -91,6 +93,7 @@ def write(study: Study) -> list[Path]:
     generated = book_dir() / "_generated"
     found = verdicts.judge(claims.load(rows=study.reported), study.records)
     fragments = {
+        "coverage": coverage.page(study, found, match.sizes(), efficiency_page.csv("efficiency.csv")),
         "glance": pages.glance(study),
         "tradeoff": _scrolled("Score retained against speed-up", tradeoff.picture(study)),
         "picture": _scrolled("Score retained, task by task", pages.picture(study)),

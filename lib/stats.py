@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
@@ -37,6 +37,25 @@ def spread(values: Iterable[float]) -> Spread | None:
     n = len(values)
     half = float(stdtrit(n - 1, 0.975)) * stdev(values) / math.sqrt(n) if n > 1 else None
     return Spread(n, fmean(values), median(values), half)
+
+
+def over_tasks(values: Mapping[str, Sequence[float]]) -> Spread | None:
+    """The mean over tasks of each task's mean over seeds, `values`: task -> one value a seed; None without values.
+
+    The tasks are fixed: the interval is of these tasks, and how far they lie apart does not widen it. Student's t with
+    Satterthwaite's degrees of freedom (1946); no interval where a task has one seed.
+    """
+    groups = [list(v) for v in values.values() if v]
+    if not groups:
+        return None
+    means = [fmean(g) for g in groups]
+    n = sum(map(len, groups))
+    if min(map(len, groups)) < 2:
+        return Spread(n, fmean(means), median(means), None)
+    parts = [(stdev(g) ** 2 / len(g) / len(groups) ** 2, len(g) - 1) for g in groups]
+    variance, below = sum(v for v, _ in parts), sum(v * v / df for v, df in parts)
+    half = float(stdtrit(variance**2 / below, 0.975)) * math.sqrt(variance) if below else 0.0
+    return Spread(n, fmean(means), median(means), half)
 
 
 def wilson(percent: float, rows: int) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def test_every_claim_has_a_line_with_its_verdict(found, soup):
     for line, v in zip(lines, found, strict=True):
         assert line["data-paper"] == v.claim.paper
         assert line["data-verdict"] == v.verdict.replace(" ", "-")
-        words = line.find_all("td")[1].get_text(" ")
+        words = line.find_all("td")[0].get_text(" ")
         assert v.verdict in words
         assert v.claim.claim in line.find("th").get_text()
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
+from matplotlib.transforms import Bbox
 from synthetic_records import put, record, results_folder
 
+from lib import claims
+from lib.claims import verdicts
 from lib.paths import ROOT
-from lib.reporting import ablations, guide, overview, paper_pages, reproduce, tradeoff
+from lib.reporting import ablations, coverage, guide, overview, paper_pages, reproduce, tradeoff
 from lib.reporting.pages import Study, load_study
 from lib.reporting.reported import load
 from lib.results import Artefact
@@ -155,8 +160,21 @@ def test_the_guide_uses_tasks_that_all_its_methods_were_run_on():
 def test_with_one_seed_nothing_is_told_apart():
     runs = [record("truncated", score=50.0), record("theseus", score=90.0)]
     html = text(guide.page(study(*runs)))
-    assert "not told apart from it: Truncated, fine-tuned" in html
+    assert "no interval, for a task has one common seed: Truncated, fine-tuned" in html
+    assert "not told apart from it" not in html
     assert "no difference of scores is told from chance" in html
+
+
+def test_tasks_that_lie_apart_do_not_hide_a_difference():
+    """20 and 2 points ahead, each with little noise: of these two tasks it is ahead, whatever another would give."""
+    runs = [r for m, by in (("theseus", (80.0, 62.0)), ("truncated", (60.0, 60.0)))
+            for task, score in zip(("rte", "mrpc"), by, strict=True)
+            for r in three(m, task=task, scores=(score, score + (m == "theseus") / 10, score))]  # fmt: skip
+    html = guide.page(study(*runs))
+    assert "not told apart" not in row(html, "Need and method", "The best score after compression")[0]
+    gain = row(html, "The numbers behind it", "BERT-of-Theseus")[1]
+    # two tasks of variance 0.1**2 / 3 over three seeds: se = 0.1/3/sqrt(2), 4 degrees of freedom
+    assert gain == f"+11.0 ± {2.7764 * 0.1 / 3 / 2**0.5:.1f}"
 
 
 def test_every_method_says_what_it_asks_for():
@@ -242,6 +260,48 @@ def test_the_filled_marks_are_means_over_the_same_tasks(tmp_path, monkeypatch):
     assert "mean over MRPC" in said
     assert "without a filled mark: BERT-PKD, LayerDrop." in said
     assert "Left out: SST-2" in said
+
+
+def overlaps(found) -> list[str]:
+    """Pairs of names, and names on marks, that touch in the picture of these points."""
+    figure = tradeoff._plot(found)
+    (ax,) = figure.axes
+    names = {a.get_text(): tradeoff.extent(a) for a in ax.texts}
+    assert len(names) == len(found)
+    centres = ax.transData.transform([(p.speedup, p.retained) for p in found])
+    marks = {f"mark {i}": Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for i, (x, y) in enumerate(centres)}
+    plt.close(figure)
+    boxes = list((names | marks).items())
+    return [f"{a} / {b}" for i, (a, x) in enumerate(boxes) for b, y in boxes[i + 1 :] if a in names and x.overlaps(y)]
+
+
+def test_no_name_of_the_picture_lies_on_another_or_on_a_mark():
+    found = tradeoff.points(load_study())  # the committed records
+    assert len(found) > 9
+    assert overlaps(found) == []
+    close = [tradeoff.Point(m, ours, 2.0, 90 + i / 10) for ours in (True, False) for i, m in enumerate(tradeoff.SHAPES)]
+    assert overlaps(close) == []  # all on one spot
+    low = [tradeoff.Point(m, True, 2.0, 50 + i / 10) for i, m in enumerate(tradeoff.SHAPES)]
+    assert overlaps([*low, tradeoff.Point("kd", False, 2.0, 99.9)]) == []  # at the foot, and on the line of 100%
+
+
+# --- what was measured
+
+
+def test_the_first_table_says_what_was_run_and_what_was_not():
+    runs = [*three(), *three(task="mrpc"), *three(variant="constant"), *three("kd", profile="demo")]
+    sizes = pd.DataFrame({"system": ["BERT, 6 layers"]}).set_index("system")
+    html = coverage.page(study(*runs), verdicts.judge(claims.load(rows=REPORTED), []), sizes, None)
+    assert "Of 9 committed runs none is at a paper's scale." in text(html)
+    line = row(html, "Measured, and not", "BERT-of-Theseus")
+    assert line[:4] == ["MRPC (3), RTE (3)", "1, 3 runs", "counted BERT, 6 layers", "not timed"]
+    assert re.fullmatch(r"2 of \d+", line[4])  # of printed numbers and of sizes
+    assert row(html, "Measured, and not", "Vanilla KD") == [
+        "not run", "not run", "counted BERT, 6 layers", "not timed", "with BERT-PKD"]  # the demo proves nothing
+    assert row(html, "Measured, and not", "TinyBERT")[:4] == ["not run", "not run", "not counted", "not timed"]
+    timed = pd.DataFrame({"system": ["TinyBERT4"]})
+    assert row(coverage.page(study(), [], sizes, timed), "Measured, and not", "TinyBERT")[3] == "timed TinyBERT4"
+    assert "No run is committed yet" in text(coverage.page(study(), [], sizes, None))
 
 
 # --- how to reproduce

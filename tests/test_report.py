@@ -329,8 +329,11 @@ def test_beside_puts_a_papers_row_beside_ours(folder):
 
 def test_variants_stand_beside_the_papers_ablation(folder):
     systems = {"theseus": "Theseus curriculum", "theseus-constant": "Theseus constant rate", "theseus-own": None}
-    assert "not run" in report.variants_beside("theseus", "Table 6", systems)
-    put(*three(), *three(variant="constant", scores=(58.0, 59.0, 60.0)))
+    assert "not run: BERT-of-Theseus, " in report.variants_beside("theseus", "Table 6", systems)
+    put(*three())
+    alone = report.variants_beside("theseus", "Table 6", systems)
+    assert "not run: BERT-of-Theseus (constant), BERT-of-Theseus (own)." in alone  # and nothing false of the plain one
+    put(*three(variant="constant", scores=(58.0, 59.0, 60.0)))
     html = str(report.variants_beside("theseus", "Table 6", systems))
     (cell,) = row_of(html, "theseus Table 6", "BERT-of-Theseus (constant)")
     assert cell == "66.4 | 59.0 ± 2.5 median 59.0, 3 seeds to the first line: -1.8 | -2.0"
@@ -341,7 +344,7 @@ def test_variants_stand_beside_the_papers_ablation(folder):
 
 def test_the_theseus_page_holds_every_study_that_was_run(folder):
     html = fragments(folder)["theseus"]
-    assert html.count("Ours: not run") == 4
+    assert html.count("Ours: not run") == 6
     assert "-r study layers" in html  # and how to run it
     assert "Table 7 as printed" in html
     studies = {"module1": 63.0, "module10": 62.0, "module2": 61.0, "layers2": 55.0, "rate0.5": 60.0,
@@ -349,7 +352,8 @@ def test_the_theseus_page_holds_every_study_that_was_run(folder):
     put(*three(), *(r for v, s in studies.items() for r in three(variant=v, scores=(s, s, s))))
     put(*(record("bert", seed=i, score=66.0) for i in range(3)))
     html = fragments(folder)["theseus"]
-    assert "Ours: not run" not in html
+    assert html.count("Ours: not run") == 1
+    assert "Ours: not run: BERT-of-Theseus (transfer)." in html
     assert row_of(html, "Table 5: ours", "BERT-of-Theseus (module1)")[0].endswith("to the first line: -3.0")
     assert html.index("(module2)") < html.index("(module10)")
     assert row_of(html, "Table 7: ours", "BERT-of-Theseus (layers2)")[0].startswith("55.0 ± 0.0")

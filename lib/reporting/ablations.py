@@ -10,7 +10,7 @@ from lib.reporting.pages import Study
 from lib.reporting.paper_pages import PAGES, Section, labels, study_command
 from lib.reporting.tables import NOT_RUN, controls, details, lines, small, table
 from lib.results import Record
-from lib.stats import spread
+from lib.stats import over_tasks
 from lib.systems import title_of
 
 
@@ -55,17 +55,17 @@ def _row(method: str, s: Section, study: Study, found: list[str]) -> list:
 
 
 def _change(study: Study, label: str, base: str) -> Markup | str:
-    """Mean of the differences to the reference over tasks and seeds that both have, of committed runs before the
-    demo's; the interval is over those pairs.
+    """Mean over tasks of the differences to the reference, at the seeds that both have, of committed runs before the
+    demo's.
     """
     for records in (study.committed, study.local):
         for (profile, backbone), runs in groups(records).items():
             pairs = differences(runs, label, base)
             if pairs:
                 tasks = ", ".join(task_title(t) for t in tasks_of(r for r, _ in pairs))
-                count = f"{len(pairs)} pairs" if len(pairs) > 1 else "1 pair, no interval"
                 name = label.partition("-")[2] or label
-                s = spread(d for _, d in pairs)
+                s = over_tasks({t: [d for r, d in pairs if r.task == t] for t in tasks_of(r for r, _ in pairs)})
+                count = f"{len(pairs)} pair{'s' * (len(pairs) > 1)}" + (", no interval" if s.half is None else "")
                 change = f"{s.mean:+.1f}" + ("" if s.half is None else f"\u00a0±\u00a0{s.half:.1f}")
                 return lines(f"{name}: {change}", small(f"{tasks}; {count}; {profile}, {backbone}"))
     return lines(label, small(f"no run of {base} with the same task and seed"))

@@ -113,7 +113,12 @@ def variants_beside(
         what = "reported | ours" if any(systems.values()) else "ours"
         caption = f"{title or f'{paper} {where_prefix}'}: {what}, {name}"
         out += table(caption, ["Variant", *map(task_title, tasks)], body)
-    return out or Markup("").join(_nothing(label) for label in systems)
+    if out:
+        return out
+    missing = [title_of(label) for label in systems if not any(r.label == label for r in study.records)]
+    if missing:
+        return Markup("<p>Ours: not run: {}.</p>").format(", ".join(missing))
+    return Markup("<p>Ours: no two of these lines were run on one task.</p>")
 
 
 def _variant(study, runs, paper, where, systems, label, task) -> Markup:
@@ -138,6 +143,11 @@ def _variant(study, runs, paper, where, systems, label, task) -> Markup:
     return lines(Markup("{} | {}").format(shown, ours), small(seeds(c.ours)) if c.runs else "", delta)
 
 
+TOGETHER = Markup("<p>What the plain runs say of it: after training, one substitute alone is put into the teacher. The "
+                  "substitutes were trained together, while the paper trains each alone, so this is another experiment "
+                  "than its table.</p>")  # fmt: skip
+
+
 def module_impact(method: str = "theseus", study: Study | None = None) -> Markup:
     """Ours of Theseus' Table 5: held-out score with one trained substitute in place, as difference to the predecessor.
 
@@ -158,6 +168,7 @@ def module_impact(method: str = "theseus", study: Study | None = None) -> Markup
                 line.append(lines(number(s), small(seeds(s))) if s else NOT_RUN)
             body.append(line)
         if body:
+            out = out or TOGETHER
             caption = f"Held-out score with one module replaced, difference to the predecessor in points, {name}"
             out += table(caption, ["Replaced", *map(task_title, tasks)], body)
     return out or _nothing(method)

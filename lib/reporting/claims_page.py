@@ -22,8 +22,8 @@ SIGNS = {HOLDS: "✓", PART: "◐", NOT: "✗", UNDECIDED: "?", UNTESTED: "–"}
 
 
 def page(found: list[Verdict]) -> Markup:
-    """Counts by paper and verdict, the filters, and one line a claim."""
-    return _counts(found) + _filters(found) + _table(found)
+    """Counts by paper and verdict, the filters, and one line a claim; the page takes the whole window (study.css)."""
+    return Markup('<div class="bc-wide">{}</div>').format(_counts(found) + _filters(found) + _table(found))
 
 
 def key(verdict: str) -> str:
@@ -63,7 +63,7 @@ def _rules(name: str, values) -> list[Markup]:
 
 
 def _table(found: list[Verdict]) -> Markup:
-    head = ["Claim", "Paper", "Verdict", "Effect here", "Reported", "Runs"]
+    head = ["Claim", "Verdict", "Effect here", "Effect printed", "Runs"]
     return table(
         "Every claim, in the order of the papers", head, [_row(v) for v in found],
         [f"claim-{v.claim.id}" for v in found], sortable=True, name=NAME,
@@ -74,7 +74,7 @@ def _table(found: list[Verdict]) -> Markup:
 def _row(v: Verdict) -> list:
     c = v.claim
     tests = lines(*(code(t.text) for t in c.tests))
-    about = [small(c.where), small(f"here: {c.how}") if c.how else ""]
+    about = [small(f"{PAPERS.get(c.paper, c.paper)}, {c.where}"), small(f"here: {c.how}") if c.how else ""]
     if c.tests:
         about.append(details("test", lines(tests, f"tasks: {', '.join(map(task_title, c.tasks))}" if c.tasks else "",
                                            f"margin: {c.margin:g}" if c.margin is not None else "")))
@@ -82,7 +82,6 @@ def _row(v: Verdict) -> list:
     stale = flag("stale records") if " stale " in v.reason else ""
     return [
         lines(c.claim, *about),
-        PAPERS.get(c.paper, c.paper),
         lines(Markup("<strong>{} {}</strong>").format(SIGNS[v.verdict], v.verdict), scaled, stale, small(v.reason)),
         Keyed(_effect(v), v.value),
         Keyed(_reported(v), c.reported_effect),
@@ -120,7 +119,9 @@ def _reported(v: Verdict) -> Markup | str:
     rows = [_evidence(name, r) for name, part in c.rows.items() for r in part]
     if not rows:
         return lines(effect) or "no printed number"
-    return lines(effect, details(f"{len(rows)} printed numbers" if len(rows) > 1 else "1 printed number", lines(*rows)))
+    rule = code(c.reported) if c.reported else ""  # how the effect comes from the numbers below it
+    return lines(effect, details(f"{len(rows)} printed numbers" if len(rows) > 1 else "1 printed number",
+                                 lines(rule, *rows)))
 
 
 def _evidence(name: str, r: Reported) -> Markup:

@@ -83,15 +83,17 @@ def blocks(frame: pd.DataFrame, reported: list[Reported], times: pd.DataFrame | 
     printed = next(r for r in reported if r.metric == "ffn_over_mha_cost_ratio")
     body = []
     for row in frame.itertuples():
-        time = NOT_YET
-        if times is not None and len(found := times[times.length == row.length]):
-            time = lines(*(f"{t.ratio:.2f} ({t.backend}, {t.ratio_low:.2f} to {t.ratio_high:.2f})"
-                           for t in found.itertuples()))
-        body.append([row.length, f"{row.attention_flops / 1e9:.3f}", f"{row.ffn_flops / 1e9:.3f}", f"{row.ratio:.2f}",
-                     time, f"{printed.value} ({printed.where})"])
-    head = ["Tokens", "Attention, GFLOPs", "FFN, GFLOPs", "FFN / attention in FLOPs", "in time (quartiles)",
-            "Printed by EfficientBERT"]
-    return table("One BERT-base block: FFN against attention with its four linear layers", head, body)
+        line = [row.length, f"{row.attention_flops / 1e9:.3f}", f"{row.ffn_flops / 1e9:.3f}", f"{row.ratio:.2f}"]
+        if times is not None:
+            found = times[times.length == row.length]
+            line.append(lines(*(f"{t.ratio:.2f} ({t.backend}, {t.ratio_low:.2f} to {t.ratio_high:.2f})"
+                                for t in found.itertuples())) or NOT_YET)
+        body.append(line)
+    head = ["Tokens", "Attention, GFLOPs", "FFN, GFLOPs", "FFN / attention in FLOPs"]
+    head += [] if times is None else ["in time (quartiles)"]
+    said = Markup("<p>Printed by EfficientBERT: {} ({}).{}</p>").format(
+        printed.value, printed.where, Markup(" Time: {}.").format(NOT_YET) if times is None else "")
+    return said + table("One BERT-base block: FFN against attention with its four linear layers", head, body)
 
 
 def _printed_ratio(r: Reported, reported: list[Reported]) -> float | None:
@@ -109,7 +111,7 @@ def predicted(name: str, length: int, sizes: pd.DataFrame) -> float:
 
 
 def speeds(reported: list[Reported], sizes: pd.DataFrame, measured: pd.DataFrame | None) -> Markup:
-    """Printed speed-up and its hardware | predicted by FLOPs | measured on each back end at batch 1."""
+    """Printed speed-up and its hardware | predicted by FLOPs | measured on each back end at batch 1, if any was."""
     body = []
     for r in _rows(reported, match.TIMED):
         ratio, name = _printed_ratio(r, reported), match.OURS[r.paper, r.system]
@@ -119,8 +121,9 @@ def speeds(reported: list[Reported], sizes: pd.DataFrame, measured: pd.DataFrame
         words = r.value if r.metric != "latency_ms" else f"{ratio:.2f} ({r.value} ms)"
         body.append([lines(r.paper, small(r.where)), _system(r), lines(words, small(TITLES[r.metric])),
                      r.hardware or "not stated", f"{predicted(name, length, sizes):.2f}",
-                     _measured(measured, name, length)])
-    head = ["Paper", "System", "Printed", "Paper's hardware", "Predicted: FLOP ratio", "Measured here, batch 1"]
+                     *([] if measured is None else [_measured(measured, name, length)])])
+    head = ["Paper", "System", "Printed", "Paper's hardware", "Predicted: FLOP ratio"]
+    head += [] if measured is None else ["Measured here, batch 1"]
     return table("Speed-up over BERT-base", head, body)
 
 
@@ -155,9 +158,7 @@ def constant_surplus(reported: list[Reported], sizes: pd.DataFrame) -> Markup:
         words, (base.flops_128_dense - base.flops_128) / 1e9)
 
 
-def _measured(measured: pd.DataFrame | None, name: str, length: int) -> Markup | str:
-    if measured is None:
-        return NOT_YET
+def _measured(measured: pd.DataFrame, name: str, length: int) -> Markup | str:
     found = measured[(measured.system == name) & (measured.batch == 1) & (measured.length == length)]
     cells = [f"{m.backend} {m.speedup_vs_bert_base:.2f} ({m.speedup_low:.2f} to {m.speedup_high:.2f})"
              for backend in SHOWN for m in found[found.backend == backend].itertuples()]
@@ -220,9 +221,9 @@ def students(frame: pd.DataFrame | None) -> Markup:
 
 
 def pareto(frame: pd.DataFrame | None) -> Markup:
-    """Score against latency of the trained students, a panel a task; a sentence where none was measured."""
+    """Score against latency of the trained students, a panel a task; nothing where none was measured."""
     if frame is None or frame.empty:
-        return Markup("<p>Score against latency: {}</p>").format(NOT_YET)
+        return Markup("")  # `students` says it
     tasks = list(dict.fromkeys(frame.task))
     rows = frame.fillna({"variant": ""}).groupby(["task", "method", "variant"], sort=False)[["score", "latency_ms"]]
     means = rows.mean().reset_index()
@@ -271,8 +272,9 @@ def curves(measured: pd.DataFrame | None) -> Markup:
 def machine(measured: pd.DataFrame | None, every: pd.DataFrame | None = None) -> Markup:
     """What the timings were taken on, and how many of the table (`every`) were taken elsewhere, in a sentence each."""
     if measured is None or measured.empty:
-        return Markup("<p>Nothing was timed yet for the full table: <code>make efficiency</code> does it on a quiet "
-                      "machine. The <a href=\"executed/efficiency.html\">notebook</a> times a few systems.</p>")
+        return Markup("<p>Speed of ours: {}. The table holds what is printed and what the operations predict. "
+                      "<code>make efficiency</code> times every system on a quiet machine; the <a href=\"executed/"
+                      "efficiency.html\">notebook</a> times a few.</p>").format(NOT_YET)
     words = (f"{len(measured)} timings. Processor: {'; '.join(sorted(measured.processor.unique()))}. Threads: "
              f"{', '.join(map(str, sorted(measured.threads.unique())))}. Dates: {measured.date.min()} to "
              f"{measured.date.max()}. Load of the machine beside it (1-minute average): median "

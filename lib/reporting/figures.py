@@ -17,6 +17,7 @@ from lib.reporting.comparison import Cell, task_title
 from lib.systems import BY_NAME, title_of
 
 INK = "#010203"  # stands for "the page's text colour" until the SVG is written
+PAPER = "#fdfefe"  # the same for its background
 STYLE = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the page's font
     "font.size": 10,
@@ -41,6 +42,7 @@ def svg(figure, alt: str, name: str, ink: str = "currentColor", background: str 
     plt.close(figure)
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(INK, ink)
+    text = text.replace(PAPER, "var(--pst-color-background)" if background == "none" else background)
     text = re.sub(r' id="([A-Za-z][\w.-]*)"', rf' id="{name}-\1"', text)
     text = re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)
     opening = Markup('<svg role="img" aria-label="{}" class="bc-figure"').format(alt)

@@ -1,7 +1,7 @@
 """Which method for which need: read off the committed records, with what is missing named.
 
-A method is *not told apart* from the best where the 95% interval of the paired difference (task by task, seed by seed)
-holds zero, and with a single pair nothing is told.
+A method is *not told apart* from the best where the 95% interval of the paired difference (seed by seed within each
+task, then the mean over the tasks) holds zero; where a task has one common seed, nothing is told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lib.reporting.comparison import main_group, task_title, tasks_of
 from lib.reporting.pages import Study
 from lib.reporting.tables import NOT_RUN, Keyed, lines, small, table
 from lib.results import Record
-from lib.stats import spread
+from lib.stats import over_tasks
 from lib.systems import BY_NAME, title_of
 
 # What a method asks for besides the task's rows (methods.md, sections 2 to 12): facts of the methods, not results.
@@ -124,22 +124,24 @@ def _gain(found: list[Line], x: Line) -> str:
 
 
 def difference(x: Line, y: Line):
-    """Spread of the score of `x` minus that of `y` over their common tasks and seeds."""
-    return spread(x.scores[k] - y.scores[k] for k in x.scores.keys() & y.scores.keys())
+    """Spread over tasks of the score of `x` minus that of `y`, seed by seed over those that both have."""
+    gaps: dict[str, list[float]] = {}
+    for task, seed in sorted(x.scores.keys() & y.scores.keys()):
+        gaps.setdefault(task, []).append(x.scores[task, seed] - y.scores[task, seed])
+    return over_tasks(gaps)
 
 
 def best(found: list[Line]) -> list[str]:
-    """The method with the highest score, then those that are not told apart from it."""
+    """The method with the highest score, those not told apart from it, and those of which one seed tells nothing."""
     first = max(found, key=lambda x: x.score)
-    out = [f"{title_of(first.method)} ({_points(first)})"]
-    close = []
-    for x in found:
-        gap = difference(first, x) if x is not first else None
-        if x is not first and (gap is None or gap.half is None or gap.low <= 0):
-            close.append(title_of(x.method))
-    if close:
-        out.append(small("not told apart from it: " + ", ".join(close)))
-    return out
+    gaps = {x.method: difference(first, x) for x in found if x is not first}
+    close = [title_of(m) for m, g in gaps.items() if g is not None and g.half is not None and g.low <= 0]
+    unknown = [title_of(m) for m, g in gaps.items() if g is None or g.half is None]
+    return [
+        f"{title_of(first.method)} ({_points(first)})",
+        small("not told apart from it: " + ", ".join(close)) if close else "",
+        small("no interval, for a task has one common seed: " + ", ".join(unknown)) if unknown else "",
+    ]
 
 
 def _points(x: Line) -> str:

@@ -56,23 +56,20 @@ def hours(records: list[Record]) -> float:
     return (own + sum(shared.values())) / 3600
 
 
-def _words(values, ordered: bool = False) -> Markup | str:
-    """Each value with its count, by name unless they come in an order of their own."""
-    counted = Counter(values).items()
-    return lines(*(f"{k} ({v})" for k, v in (counted if ordered else sorted(counted))))
+def _words(values) -> Markup | str:
+    """Each value with its count, by name."""
+    return lines(*(f"{k} ({v})" for k, v in sorted(Counter(values).items())))
 
 
 def glance(study: Study) -> Markup:
-    """The at-a-glance block of the index."""
+    """The runs in numbers, on the index."""
 
     def facts(records: list[Record]) -> list:
         if not records:
-            return ["0: none run yet", *["none"] * 7]
+            return ["0: none run yet", *["none"] * 5]
         stale = sum(map(is_stale, records))
         return [
             str(len(records)),
-            _words((title_of(r.method) for r in sorted(records, key=lambda r: order_of(r.method))), ordered=True),
-            _words(task_title(r.task) for r in records),
             _words(r.backbone for r in records),
             _words(f"{r.environment.processor}, {r.environment.precision}" for r in records),
             f"{hours(records):.2f}",
@@ -81,7 +78,7 @@ def glance(study: Study) -> Markup:
         ]
 
     names = [
-        "Runs", "Methods (runs)", "Tasks (runs)", "Backbones (runs)", "Hardware (runs)",
+        "Runs", "Backbones (runs)", "Hardware (runs)",
         "Training hours, without tuning, a shared teacher once", "Scale (runs)", "Stale records",
     ]  # fmt: skip
     both = zip(names, facts(study.committed), facts(study.local), strict=True)
@@ -172,8 +169,8 @@ def provenance(study: Study) -> Markup:
         search="Search",
     )
     body = [_run(r) for r in runs]
-    return fields + table("Every run", head, body, [anchor(r) for r in runs], sortable=True, name="table-runs",
-                          data=data)  # fmt: skip
+    every = table("Every run", head, body, [anchor(r) for r in runs], sortable=True, name="table-runs", data=data)
+    return Markup('<div class="bc-wide">{}{}</div>').format(fields, every)
 
 
 def _run(r: Record) -> list:
@@ -219,7 +216,7 @@ def sources(study: Study) -> Markup:
         list(map(_row, study.reported)), sortable=True, name="table-reported",
         data=[{"paper": r.paper, "verified": "yes" if r.verified else "no"} for r in study.reported],
     )  # fmt: skip
-    return out + fields + everything
+    return Markup('<div class="bc-wide">{}{}{}</div>').format(out, fields, everything)
 
 
 def _row(r: Reported) -> list:

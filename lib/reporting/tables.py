@@ -108,10 +108,18 @@ def table(
         for column, cell in enumerate(row):
             keyed, content = (cell.attributes(), cell.content) if isinstance(cell, Keyed) else ("", cell)
             tag = 'th scope="row"' if column == 0 else "td"
+            keyed += Markup(' class="bc-long"') if _is_long(content) else ""
             out.append(Markup(f"<{tag}{{}}{{}}>{{}}</{tag[:2]}>").format(marks[column], keyed, content))
         out.append(Markup("</tr>"))
     out.append(Markup("</tbody></table></div>\n"))
     return Markup("").join(out)
+
+
+LONG = 24  # characters; a cell with more needs some width (study.css), numbers and single words do not
+
+
+def _is_long(content: object) -> bool:
+    return len(escape(content).striptags()) > LONG
 
 
 def controls(

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import matplotlib.pyplot as plt
-import pandas as pd
+import numpy as np
 from markupsafe import Markup
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+from matplotlib.transforms import Bbox
+from sklearn.isotonic import isotonic_regression
 
-from lib.errors import InputError
-from lib.paths import ROOT, results_dir
+from lib.efficiency import match
 from lib.reporting import reported as printed_numbers
 from lib.reporting.comparison import Cell, cell, main_group, overall, task_title, tasks_of
-from lib.reporting.figures import INK, STYLE, colour_of, mark_of, svg
+from lib.reporting.figures import INK, PAPER, STYLE, colour_of, mark_of, svg
 from lib.reporting.pages import Study
 from lib.reporting.reported import Reported
 from lib.systems import BY_NAME, title_of
@@ -64,8 +66,8 @@ def points(study: Study) -> list[Point]:
         speed, kept = _printed_speed(study.reported, method), _printed_retention(study.reported, method)
         if speed is not None and kept is not None:
             out.append(Point(method, False, speed, kept))
-    over, sizes = ours_over(study), _sizes()
-    if over is None or sizes is None:
+    over, sizes = ours_over(study), match.sizes()
+    if over is None:
         return out
     for method, cells in over.cells.items():
         shape = SHAPES[method]
@@ -136,16 +138,6 @@ def _printed_retention(rows: list[Reported], method: str) -> float | None:
     return 100 * fmean(s for s, _ in pairs) / fmean(t for _, t in pairs)
 
 
-def _sizes() -> pd.DataFrame | None:
-    for folder in (results_dir(), ROOT / "results"):
-        if (folder / "sizes.csv").exists():
-            try:
-                return pd.read_csv(folder / "sizes.csv", index_col="system")
-            except (OSError, ValueError) as e:
-                raise InputError(f"{folder / 'sizes.csv'}: cannot be read ({e})") from e
-    return None
-
-
 def picture(study: Study) -> Markup:
     """The figure with its text alternative, or a sentence where there is no point."""
     found = points(study)
@@ -183,14 +175,11 @@ def _plot(found: list[Point]):
         for p in found:
             ax.plot(p.speedup, p.retained, color=colour_of(p.method), marker=mark_of(p.method), markersize=8,
                     markerfacecolor=None if p.ours else "none", linestyle="none")  # fmt: skip
-        low, high = ax.get_ylim()
-        ax.set_ylim(low - 0.07 * (high - low), high)  # room for names below the lowest marks
-        _names(ax, found)
         ticks = [t for t in (1, 1.5, 2, 3, 4, 6, 8, 10, 15) if t <= 1.3 * max(p.speedup for p in found)]
         ax.xaxis.set_major_locator(FixedLocator(ticks))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}×"))
-        ax.set_xlim(1.1, 1.7 * max(p.speedup for p in found))
+        ax.set_xlim(min(p.speedup for p in found) / 1.9, 1.9 * max(p.speedup for p in found))  # room for names
         ax.grid(color=INK, alpha=0.12)
         ax.set_xlabel("times faster than BERT-base (logarithmic); ours: FLOPs of the paper's shape at 128 tokens")
         ax.set_ylabel("score retained (% of the teacher's)")
@@ -200,25 +189,65 @@ def _plot(found: list[Point]):
         ]
         figure.legend(handles=handles, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 0.99), frameon=False)
         figure.tight_layout()
+        _names(ax, found)  # last: it measures
     return figure
 
 
 def _names(ax, found: list[Point]) -> None:
-    """The name beside each point: on its left where others lie close on its right, and further down where it would
-    lie on another name.
+    """The name beside each mark. Marks of about one speed have theirs in a column, in the order of the marks and a
+    line apart, so that no name lies on another and the thin lines to the marks do not cross.
     """
-    low, high = ax.get_ylim()
-    step = (high - low) / 26
-    placed: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    for p in sorted(found, key=lambda p: -p.retained):
-        left = any(1.1 < q.speedup / p.speedup < 1.9 and abs(q.retained - p.retained) < 3 * step for q in found)
-        y = p.retained
-        while any(abs(y - other) < step and 1 / 1.9 < p.speedup / x < 1.9 for x, other in placed[left]):
-            y -= step
-        placed[left].append((p.speedup, y))
-        moved = y != p.retained  # a thin line leads from a name that had to move to its mark
-        line = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "alpha": 0.6, "shrinkA": 1, "shrinkB": 3}
-        away = 1.12 if moved else 1.05
-        ax.annotate(title_of(p.method) + (", ours" if p.ours else ""), (p.speedup, p.retained),
-                    xytext=(p.speedup * (1 / away if left else away), y), arrowprops=line if moved else None,
-                    ha="right" if left else "left", fontsize=8, va="center", color=INK)  # fmt: skip
+    marks = ax.transData.transform([(p.speedup, p.retained) for p in found])  # pixels
+    unit = ax.figure.dpi / 72  # pixels in a point
+    boxes = [Bbox.from_bounds(x - 5 * unit, y - 5 * unit, 10 * unit, 10 * unit) for x, y in marks]
+    floor = ax.get_window_extent().y0
+    columns: list[list[int]] = []
+    for i in sorted(range(len(found)), key=lambda i: marks[i][0]):
+        if columns and marks[i][0] - marks[columns[-1][-1]][0] < 12 * unit:
+            columns[-1].append(i)
+        else:
+            columns.append([i])
+    names = [title_of(p.method) + (" (ours)" if p.ours else "") for p in found]
+    for column in sorted(columns, key=len, reverse=True):
+        column.sort(key=lambda i: marks[i][1])
+        heights = _apart([_off_line(ax, marks[i][1], 6 * unit) for i in column], 11 * unit, floor + 6 * unit)
+        others = [b for i, b in enumerate(boxes) if i not in column]
+        tries = [[_name(ax, names[i], marks[i], marks[column], y, side) for i, y in zip(column, heights, strict=True)]
+                 for side in ("left", "right")]
+        hits = [sum(extent(t).count_overlaps(others) for t in one) for one in tries]
+        kept, other = tries if hits[0] <= hits[1] else tries[::-1]
+        for t in other:
+            t.remove()
+        boxes += [extent(t) for t in kept]
+
+
+def extent(name: Annotation) -> Bbox:
+    """Where a name stands, in pixels, without the line to its mark."""
+    name.get_window_extent()  # this places it
+    return Text.get_window_extent(name)
+
+
+def _off_line(ax, y: float, room: float) -> float:
+    """A height in pixels at which the line at 100% does not run through a name."""
+    line = ax.transData.transform((1, 100))[1]
+    return y if abs(y - line) > room else line - room
+
+
+def _apart(heights: list[float], step: float, lowest: float) -> list[float]:
+    """Ascending heights, moved as little as possible (least squares) until they lie `step` apart and not too low."""
+    up = step * np.arange(len(heights))
+    return list(isotonic_regression(np.array(heights) - up, y_min=lowest) + up)
+
+
+def _name(ax, text: str, mark, column, y: float, side: str):
+    """A name at height `y`, on the right (aligned "left") of its column of marks or on the left of it; in pixels."""
+    unit = ax.figure.dpi / 72
+    moved = abs(y - mark[1]) > 4 * unit
+    away = (20 if len(column) > 1 else 8) * unit
+    x = column[:, 0].max() + away if side == "left" else column[:, 0].min() - away
+    line = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4,
+            "relpos": (0 if side == "left" else 1, 0.5)}
+    at = ax.transData.inverted().transform((x, y))
+    return ax.annotate(text, ax.transData.inverted().transform(mark), xytext=at, ha=side, va="center", fontsize=8,
+                       color=INK, arrowprops=line if moved or len(column) > 1 else None,
+                       bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5})  # fmt: skip
