@@ -16,6 +16,7 @@ import tarfile
 import pytest
 from synthetic_records import book_folder, put, record, results_folder
 
+from lib.claims.verdicts import WORDS
 from lib.paths import ROOT
 from lib.reporting import bookcheck
 
@@ -269,6 +270,50 @@ def test_the_comparison_takes_the_window_and_its_heads_stay(visit):
     box.evaluate("e => { e.scrollIntoView(); e.scrollTop = 200; }")
     if box.evaluate("e => e.scrollTop") > 0:
         assert abs(top.bounding_box()["y"] - box.bounding_box()["y"]) < 3
+
+
+LAPTOP = {"width": 1300, "height": 900}
+
+
+@pytest.mark.parametrize("name", ["claims", "provenance"])
+def test_a_wide_table_fits_a_laptop_or_scrolls_in_its_own_box(visit, name):
+    page = visit(name, viewport=LAPTOP)
+    for box in page.locator(".bc-scroll").all():
+        place = box.bounding_box()
+        assert place["x"] + place["width"] <= LAPTOP["width"]
+        over = box.evaluate("e => e.scrollWidth - e.clientWidth")
+        if name == "claims":
+            assert over <= 1, f"{over} pixels wider than its column"
+        assert box.evaluate("e => getComputedStyle(e).overflowX") == "auto"
+    head = page.locator(".bc-table tbody th").first
+    assert head.evaluate("e => getComputedStyle(e).position") == "sticky"  # the name of a row stays in sight
+
+
+def test_claims_are_sorted_and_filtered(visit):
+    page = visit("claims", viewport=LAPTOP)
+    table = page.locator("#claims-table")
+    box = page.locator(".bc-controls[data-for='claims-table']")
+    box.get_by_label("Paper").select_option("tinybert")
+    rows = table.locator("tbody tr:visible")
+    assert 0 < rows.count() < table.locator("tbody tr").count()
+    assert set(rows.evaluate_all("rows => rows.map(r => r.dataset.paper)")) == {"tinybert"}
+    table.locator("th[data-column='1'] button").click()
+    words = [w[2:] for w in rows.locator("td:first-of-type > strong").all_inner_texts()]
+    assert words == sorted(words, key=WORDS.index)
+    assert len(set(words)) > 1
+
+
+@pytest.mark.parametrize("size", [LAPTOP, {"width": 400, "height": 800}], ids=["laptop", "phone"])
+def test_no_name_of_the_picture_lies_on_another(visit, size):
+    page = visit("index", viewport=size)
+    names = page.eval_on_selector_all(
+        ".bc-picture >> nth=0 >> svg text",
+        "all => all.map(e => [e.textContent, e.getBoundingClientRect()])"
+        ".map(([t, b]) => [t, b.left, b.right, b.top, b.bottom])")  # fmt: skip
+    assert len(names) > 15
+    on = [f"{a[0]} / {b[0]}" for i, a in enumerate(names) for b in names[i + 1 :]
+          if a[1] < b[2] and b[1] < a[2] and a[3] < b[4] - 1 and b[3] < a[4] - 1]  # fmt: skip
+    assert on == []
 
 
 def test_names_from_users_show_as_text(visit):

@@ -82,7 +82,8 @@ def _row(v: Verdict) -> list:
     stale = flag("stale records") if " stale " in v.reason else ""
     return [
         lines(c.claim, *about),
-        lines(Markup("<strong>{} {}</strong>").format(SIGNS[v.verdict], v.verdict), scaled, stale, small(v.reason)),
+        Keyed(lines(Markup("<strong>{} {}</strong>").format(SIGNS[v.verdict], v.verdict), scaled, stale,
+                    small(v.reason)), WORDS.index(v.verdict)),
         Keyed(_effect(v), v.value),
         Keyed(_reported(v), c.reported_effect),
         _runs(v),
