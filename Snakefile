@@ -46,7 +46,7 @@ rule run:
         settings=lambda w: config["settings"][f"{w.task}/{w.method}"],
         task=lambda w: TASKS[w.task],
         executed=lambda w: f"{BUILD}/executed/{PROFILE}/{BACKBONE}/{w.task}/{w.method}/seed-{w.seed}.ipynb",
-    threads: config["threads"] or config["cores"]
+    threads: lambda w: config["teacher_threads" if w.method == "bert" else "threads"]
     retries: config.get("retries", 0)
     resources:
         mem_mb=8000,

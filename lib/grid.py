@@ -117,7 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default="")
     parser.add_argument("--pages", action="store_true", help="also leave the executed notebooks for the book")
     parser.add_argument("--cores", default=str(os.cpu_count() or 1))
-    parser.add_argument("--threads", default="0", help="of one run; fewer than the cores: several runs at once. 0: all")
+    parser.add_argument("--threads", default="0", help="of one run; fewer than the cores: several runs at once. 0: "
+                        "all, half of them with --pages")
     parser.add_argument("--executor", default="local", help="local or slurm (lib/slurm.py)")
     parser.add_argument("--jobs", default="16", help="of SLURM at once")
     parser.add_argument("--snakemake", default="", help="further words for Snakemake, such as --default-resources ...")
@@ -132,9 +133,13 @@ def main(arguments: list[str] | None = None) -> int:
     one_of("EXECUTOR", a.executor, ("local", "slurm"))
     where = slurm.arguments(int(a.jobs)) if a.executor == "slurm" else ["--cores", a.cores]
     configuration = plan(a.profile, a.tasks, a.methods, a.seeds, a.pages)
-    configuration |= {"threads": min(int(a.threads), int(a.cores)), "cores": int(a.cores)}
+    cores = int(a.cores)
+    # The book's short runs leave half of the machine idle, so two of them share it; their one teacher, which all wait
+    # for, has it alone
+    threads = min(int(a.threads), cores) or (max(1, cores // 2) if a.pages else cores)
+    configuration |= {"threads": threads, "teacher_threads": cores if a.pages else threads, "cores": cores}
     if a.executor == "slurm":  # there a job asks for its own cores; those here say nothing
-        configuration["threads"] = int(a.threads) or int(a.cores)
+        configuration["threads"] = configuration["teacher_threads"] = int(a.threads) or cores
     if a.pages:
         _make_room(a.profile, configuration)
     # Named by what it holds, because two grids of one profile may run at once

@@ -127,10 +127,22 @@ def test_numbers_of_cores_and_threads_are_checked(monkeypatch, capsys, words, me
 def test_runs_of_one_thread_go_side_by_side(places, monkeypatch):
     """`threads` of a run: what is asked for, never more than there are cores; 0 is all of them."""
     monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
-    for asked, cores, given in (("1", "2", 1), ("8", "2", 2), ("0", "2", 0)):
+    for asked, cores, given in (("1", "2", 1), ("8", "2", 2), ("0", "2", 2)):
         grid.main(["--profile", "glue", "--threads", asked, "--cores", cores])
-        assert configuration(places)["threads"] == given
-    assert 'threads: config["threads"] or config["cores"]' in (ROOT / "Snakefile").read_text()
+        assert configuration(places)["threads"] == configuration(places)["teacher_threads"] == given
+
+
+def test_two_runs_of_the_book_share_the_cores_after_their_teacher(places, monkeypatch):
+    monkeypatch.setattr(subprocess, "call", lambda *a, **k: 0)
+    monkeypatch.setattr(grid, "_make_room", lambda *a: None)
+    for asked, cores, given in (("0", "2", 1), ("0", "1", 1), ("0", "16", 8), ("3", "4", 3)):
+        grid.main(["--profile", "ci", "--pages", "--threads", asked, "--cores", cores])
+        assert (configuration(places)["threads"], configuration(places)["teacher_threads"]) == (given, int(cores))
+    out = Path(sys.executable).parent / "snakemake"
+    listed = subprocess.run([out, "--snakefile", "Snakefile", "--configfile", str(newest(places)), "--cores", "4",
+                             "--dry-run", "--quiet", "progress"], cwd=ROOT, capture_output=True, text=True)
+    assert "threads: 4" in listed.stdout + listed.stderr  # the teacher's
+    assert "threads: 3" in listed.stdout + listed.stderr
 
 
 def planned(places, *words: str) -> list[str]:
