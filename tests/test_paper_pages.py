@@ -292,7 +292,8 @@ def test_the_first_table_says_what_was_run_and_what_was_not():
     runs = [*three(), *three(task="mrpc"), *three(variant="constant"), *three("kd", profile="demo")]
     sizes = pd.DataFrame({"system": ["BERT, 6 layers"]}).set_index("system")
     html = coverage.page(study(*runs), verdicts.judge(claims.load(rows=REPORTED), []), sizes, None)
-    assert "Of 9 committed runs none is at a paper's scale." in text(html)
+    assert "9 of 9 committed runs are small" in text(html)
+    assert "No run is at a paper's scale." in text(html)
     line = row(html, "Measured, and not", "BERT-of-Theseus")
     assert line[:4] == ["MRPC (3), RTE (3)", "1, 3 runs", "counted BERT, 6 layers", "not timed"]
     assert re.fullmatch(r"2 of \d+", line[4])  # of printed numbers and of sizes

@@ -39,10 +39,13 @@ def _scale(study: Study) -> Markup:
         return Markup("<p>No run is committed yet: every number of this book is a printed one or a count.</p>")
     small_ones = sum(r.scale != "paper" for r in runs)
     where = "; ".join(sorted({r.scale for r in runs if r.scale != "paper"}))
-    whole = "none" if small_ones == len(runs) else str(len(runs) - small_ones)
-    return Markup("<p>Of {} committed runs {} is at a paper's scale. {} are small ({}), so their scores are not set "
-                  "against printed scores; shares of a teacher's score and orders of methods are.</p>").format(
-        len(runs), whole, small_ones, where)
+    if not small_ones:
+        return Markup("<p>All {} committed runs are at the papers' scale.</p>").format(len(runs))
+    whole = len(runs) - small_ones
+    rest = f"The other {whole} are at a paper's scale." if whole else "No run is at a paper's scale."
+    return Markup("<p>{} of {} committed runs are small ({}), so their scores are not set against printed scores; "
+                  "shares of a teacher's score and orders of methods are. {}</p>").format(
+        small_ones, len(runs), where, rest)
 
 
 def _line(method: str, runs: list[Record], found: list[Verdict], sizes, timed) -> list:
