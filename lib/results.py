@@ -12,10 +12,11 @@ import json
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lib.errors import InputError, shorten
+from lib.errors import InputError, listed, shorten
 from lib.paths import component, results_dir, write_atomic
 
 
@@ -196,6 +197,33 @@ def load_all() -> tuple[list[Record], list[str]]:
         except InputError as e:
             skipped.append(str(e))
     return records, skipped
+
+
+def predictions(record: Record, classes: int) -> pd.DataFrame:
+    """The predictions beside a record, as written: idx, label and `classes` columns of logits, one row a scored row.
+
+    Raises `InputError` naming the record where the file is missing, is no parquet, has other columns or rows, or holds
+    anything but finite numbers (of several classes: labels that are numbers of classes).
+    """
+    path = path_of(record)
+    place = path.relative_to(results_dir() / "runs")
+    try:
+        frame = pd.read_parquet(path.with_suffix(".parquet"))
+    except Exception as e:  # noqa: BLE001 - of pyarrow's errors some are OSErrors, some ValueErrors, some KeyErrors
+        raise InputError(f"{place}: its predictions cannot be read ({shorten(' '.join(str(e).split()), 160)})") from e
+    wanted = ["idx", "label", *(f"logit_{i}" for i in range(classes))]
+    if list(frame.columns) != wanted or len(frame) != record.rows:
+        raise InputError(f"{place}: predictions have columns {listed(frame.columns)} and {len(frame)} rows; wanted "
+                         f"{wanted} and {record.rows} rows")
+    for column in wanted:
+        kinds = "iu" if column == "idx" else "iuf"
+        if frame[column].dtype.kind not in kinds or not np.isfinite(frame[column]).all():
+            raise InputError(f"{place}: predictions hold in {column} what is no finite number, or no row's number")
+    if frame["idx"].duplicated().any():
+        raise InputError(f"{place}: predictions hold an idx twice; every idx stands there once")
+    if classes > 1 and not frame["label"].isin(range(classes)).all():
+        raise InputError(f"{place}: predictions hold a label that is none of the {classes} classes")
+    return frame
 
 
 def is_stale(record: Record) -> bool:

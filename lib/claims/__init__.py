@@ -144,7 +144,7 @@ def load(file: Path | None = None, rows: list[Reported] | None = None) -> list[C
     rows = reported.load() if rows is None else rows
     try:
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as e:  # ValueError: no UTF-8, a date that is none
         raise InputError(f"{file}: cannot be read as YAML ({' '.join(str(e).split())[:200]})") from e
     try:
         declared = File.model_validate(raw)

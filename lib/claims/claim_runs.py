@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 
+from lib import results
 from lib.claims import TEACHER, Claim, claim_tables, resampling
 from lib.errors import InputError
 from lib.reporting.comparison import teacher_of
-from lib.results import Record, path_of
+from lib.results import Record
 from lib.tasks import TASKS
 
 DRAWS = 1000
@@ -130,18 +130,10 @@ class Runs:
 def predictions(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
     """Logits (rows, classes), labels (rows,) in the order of `idx`, and a hash of idx and labels.
 
-    Raises `InputError` where the parquet beside the record is missing, is none, or has other columns or rows.
+    Raises `InputError` as `results.predictions` does.
     """
-    path = path_of(record).with_suffix(".parquet")
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as e:  # pyarrow's errors are ValueErrors
-        raise InputError(f"{name(record)}: its predictions cannot be read ({' '.join(str(e).split())[:160]})") from e
-    wanted = ["idx", "label", *(f"logit_{i}" for i in range(TASKS[record.task].classes))]
-    if list(frame.columns) != wanted or len(frame) != record.rows or frame["idx"].duplicated().any():
-        raise InputError(f"{name(record)}: predictions have columns {list(frame.columns)} and {len(frame)} rows; "
-                         f"wanted {wanted}, {record.rows} rows and every idx once")
+    frame = results.predictions(record, TASKS[record.task].classes)
     frame = frame.sort_values("idx", kind="stable")
     labels = frame["label"].to_numpy()
     rows = hashlib.sha256(frame["idx"].to_numpy(np.int64).tobytes() + labels.astype(np.float32).tobytes())
-    return frame[wanted[2:]].to_numpy(np.float64), labels, rows.hexdigest()
+    return frame.filter(like="logit_").to_numpy(np.float64), labels, rows.hexdigest()

@@ -105,6 +105,8 @@ class Expression:
             return of(self._node)
         except ZeroDivisionError:
             raise InputError(f"{self.text}: divides by zero") from None
+        except OverflowError:
+            raise InputError(f"{self.text}: holds a number that is too large") from None
 
 
 @dataclass(frozen=True)

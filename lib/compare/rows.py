@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
@@ -102,12 +101,6 @@ def scorer(task, logits: np.ndarray, labels: np.ndarray):
     return score
 
 
-def predictions(record: results.Record) -> tuple[np.ndarray, np.ndarray]:
-    """(logits (n, classes), labels (n,)) of a run, as they were written when its student was scored, once."""
-    frame = pd.read_parquet(results.path_of(record).with_suffix(".parquet"))
-    return frame.filter(like="logit_").to_numpy(), frame["label"].to_numpy()
-
-
 def open_model(method: str, folder: str) -> nn.Module:
     """A model as its user will open it, in float32. Importing the method registers an architecture of its own."""
     models.quiet()
@@ -137,7 +130,7 @@ def collect(base: runs.Run, records: dict[str, results.Record], failed: dict[str
     Without a record of "bert" the teacher is the user's own, and its scored rows are predicted here.
     """
     task, scored = base.task, base.sets["scored"]
-    answers = {m: predictions(r)[0] for m, r in records.items()}
+    answers = {m: results.predictions(r, task.classes).filter(like="logit_").to_numpy() for m, r in records.items()}
     if "bert" not in records:
         answers["bert"] = evaluation.predict(base.teacher().model, scored)
     names = ["bert", *(m for m in records if m != "bert")]

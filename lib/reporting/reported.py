@@ -7,6 +7,7 @@ names the file and the line: a number that nobody can look up must not reach a p
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -82,7 +83,8 @@ def _check(row: dict, line: int, path: Path) -> Reported:
     one_of(f"{place}: metric", row["metric"], sorted(SCORES | PROPERTIES))
     one_of(f"{place}: split", row["split"], SPLITS if row["metric"] in SCORES else ("-",))
     one_of(f"{place}: verified", row["verified"], ("yes", "no"))
-    if not NUMBER.fullmatch(row["value"]):
+    digits = re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", row["value"])
+    if not NUMBER.fullmatch(row["value"]) or not all(math.isfinite(float(d)) for d in digits):
         raise InputError(f"{place}: value is {shorten(row['value'])}; allowed: a number, a bound (<2) or a range (2-3)")
     return Reported(**(row | {"verified": row["verified"] == "yes"}), line=line)
 
