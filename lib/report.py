@@ -26,6 +26,7 @@ from lib.reporting import (
     claims_page,
     coverage,
     efficiency_page,
+    efficiency_parts,
     guide,
     machines,
     overview,
@@ -94,7 +95,7 @@ def write(study: Study) -> list[Path]:
     generated = book_dir() / "_generated"
     found = verdicts.judge(claims.load(rows=study.reported), study.records)
     fragments = {
-        "coverage": coverage.page(study, found, match.sizes(), efficiency_page.csv("efficiency.csv")),
+        "coverage": coverage.page(study, found, match.sizes(), efficiency_parts.csv("efficiency.csv")),
         "glance": pages.glance(study),
         "tradeoff": _scrolled("Score retained against speed-up", tradeoff.picture(study)),
         "picture": _scrolled("Score retained, task by task", pages.picture(study)),

@@ -17,7 +17,11 @@ from lib.efficiency import machines, match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
+from lib.reporting import efficiency_counts as counts
 from lib.reporting import efficiency_page as page
+from lib.reporting import efficiency_students as students
+from lib.reporting import efficiency_times as times
+from lib.reporting import training_speed
 from lib.reporting.reported import load
 
 ROW = {"paper": "x", "variant": "x", "layers": 6, "params_m": 1.0, "params_no_embeddings_m": 1.0, "flops_g": 1.0,
@@ -50,7 +54,7 @@ def measured(*changes: dict) -> pd.DataFrame:
 
 
 def test_counted_tables_hold_the_printed_number_and_every_way(own):
-    got = cells(page.counted(load(), ("flops_b",), "FLOPs", sizes()))
+    got = cells(counts.counted(load(), ("flops_b",), "FLOPs", sizes()))
     base = next(r for r in got if r[1].startswith("BERT-base (teacher)"))
     assert base[2].startswith("22.5 ")
     assert re.search(r"22\.35 a multiply-add is 2 .*11\.17 a multiply-add is 1 .*22\.50 2, and one dense", base[3])
@@ -62,7 +66,7 @@ def test_counted_tables_hold_the_printed_number_and_every_way(own):
 
 
 def test_the_sentence_counts_what_agrees(own):
-    html = page.counted(load(), ("size_ratio", "memory_ratio"), "Ratios", sizes())
+    html = counts.counted(load(), ("size_ratio", "memory_ratio"), "Ratios", sizes())
     verdicts = [r[5] for r in cells(html)]
     agreed, none = verdicts.count("agrees"), sum(v.startswith("no ") for v in verdicts)
     assert agreed + none == len(verdicts)
@@ -76,7 +80,7 @@ def test_a_printed_number_without_a_shape_stops_the_page(own):
 
     rows.append(dataclasses.replace(next(r for r in rows if r.metric == "params_m"), system="NewBERT"))
     with pytest.raises(InputError, match="no shape for the printed theseus NewBERT|NewBERT"):
-        page.counted(rows, ("params_m",), "x", sizes())
+        counts.counted(rows, ("params_m",), "x", sizes())
 
 
 def test_without_timings_nothing_is_claimed(own):
@@ -97,7 +101,7 @@ def test_timings_stand_beside_the_printed_and_the_predicted(own):
          "speedup_vs_bert_base": 1.55},
         {"system": "TrimBERT n=2", "backend": "eager", "batch": 1, "length": 1024, "latency_ms": 900.0,
          "speedup_vs_bert_base": 1.33})
-    got = cells(page.speeds(load(), sizes(), frame))
+    got = cells(times.speeds(load(), sizes(), frame))
     theseus = next(r for r in got if r[1].startswith("BERT-of-Theseus (6 layers)"))
     assert theseus[2].startswith("1.94 ")
     assert theseus[4] == "2.00"
@@ -108,7 +112,7 @@ def test_timings_stand_beside_the_printed_and_the_predicted(own):
 
 
 def test_a_latency_is_set_against_the_papers_own_base():
-    got = cells(page.speeds(load(), sizes(), None))
+    got = cells(times.speeds(load(), sizes(), None))
     tiny = next(r for r in got if r[1] == "MobileBERT-TINY" and r[0].startswith("mobilebert"))
     assert tiny[2].startswith("8.55 (40 ms)")  # 342 / 40
     assert "Pixel 4" in tiny[3]
@@ -116,11 +120,11 @@ def test_a_latency_is_set_against_the_papers_own_base():
 
 
 def test_sentences_are_made_from_the_numbers(own):
-    said = text(page.faster_than_work(load(), sizes()))
+    said = text(times.faster_than_work(load(), sizes()))
     assert "trimbert BANDD+n=2 (1.41 printed in Fig. 6, sequence length 1024, 1.37 by operations)" in said
     assert "mobilebert MobileBERT (5.50 printed in Abstract, 4.15 by operations)" in said
     assert "TinyBERT4" not in said  # 9.4 printed, 17.9 by operations
-    said = text(page.constant_surplus(load(), sizes()))
+    said = text(counts.constant_surplus(load(), sizes()))
     assert "0.15 (12 layers), 0.15 (4 layers), 0.13 (6 layers)" in said
     assert "0.151" in said
 
@@ -128,10 +132,10 @@ def test_sentences_are_made_from_the_numbers(own):
 def test_the_machine_is_named(own):
     frame = measured({"system": "DistilBERT", "backend": "eager", "batch": 1, "length": 128, "latency_ms": 50.0,
                       "speedup_vs_bert_base": 1.9})
-    said = text(page.machine(frame))
+    said = text(times.machine(frame))
     for word in ("1 timings", "made up", "Threads: 2", "2026-01-01", "median 1.5", "torch 0"):
         assert word in said
-    assert "make efficiency" in text(page.machine(None))
+    assert "make efficiency" in text(times.machine(None))
 
 
 def test_machines_are_not_mixed(own):
@@ -151,7 +155,7 @@ def test_machines_are_not_mixed(own):
 def test_the_pass_over_stsb(own):
     frame = pd.DataFrame([{"system": n, "backend": "eager", "seconds": s, "threads": 2, "pairs": 1500, "passes": 3}
                           for n, s in (("BERT-base", 90.0), ("DistilBERT", 50.0))])
-    got = cells(page.stsb(load(), frame))
+    got = cells(times.stsb(load(), frame))
     assert [r[1] for r in got] == ["668 s", "410 s", "1.63"]
     assert got[2][3] == "1.80 (eager)"
 
@@ -166,24 +170,24 @@ def trained(*changes: dict) -> pd.DataFrame:
 def test_students_show_drop_range_and_latency():
     frame = trained({"task": "rte", "method": "theseus"}, {"task": "rte", "method": "theseus", "seed": 1,
                     "score_int8": 61.0, "drop_int8": 1.0}, {"task": "rte", "method": "bert"})  # fmt: skip
-    got = cells(page.students(frame))
+    got = cells(students.students(frame))
     assert [r[:3] for r in got] == [["theseus glue, minilm-l6", "rte", "2"], ["bert glue, minilm-l6", "rte", "1"]]
     assert got[0][3:6] == ["60.00", "60.25", "+0.25 -0.50 to +1.00"]
-    svg = str(page.pareto(frame))
+    svg = str(students.pareto(frame))
     assert svg.startswith("<svg")
     assert "theseus on rte: 60.0 at 10.0 ms" in svg
-    assert "not measured yet" in text(page.students(None))
-    assert page.pareto(None) == ""
+    assert "not measured yet" in text(students.students(None))
+    assert students.pareto(None) == ""
 
 
 def test_curves_are_drawn_from_batch_one():
     frame = measured(*({"system": n, "backend": "eager", "batch": b, "length": t, "latency_ms": t / 2 + b,
                         "speedup_vs_bert_base": 1.0} for n in ("BERT-base", "TinyBERT4") for b in (1, 8)
                        for t in (32, 128)))
-    svg = str(page.curves(frame))
+    svg = str(times.curves(frame))
     assert "BERT-base on eager at 128: 65 ms" in svg
     assert "at 128: 72 ms" not in svg
-    assert page.curves(None) == ""
+    assert times.curves(None) == ""
 
 
 def test_speed_of_training_is_what_bench_measured_or_not_yet(own):
@@ -206,7 +210,7 @@ def test_every_comparison_of_bench_has_words():
     source = (ROOT / "lib" / "bench.py").read_text()
     named = re.findall(r'(?:compare|_row)\("([^"]+)"|\("(ours vs bare loop|ours vs trainer best)"', source)
     names = {a or b for a, b in named}
-    assert names == set(page.COMPARED)
+    assert names == set(training_speed.COMPARED)
 
 
 def test_a_broken_table_is_one_line(own):

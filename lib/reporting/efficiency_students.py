@@ -1,0 +1,57 @@
+"""Trained students: what eight bits cost, and score against latency."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from markupsafe import Markup
+
+from lib.reporting import figures
+from lib.reporting.efficiency_parts import NOT_YET
+from lib.reporting.tables import lines, small, table
+
+
+def students(frame: pd.DataFrame | None) -> Markup:
+    """Trained students: score in float32 and int8, the drop, and latency of both; means over seeds."""
+    if frame is None or frame.empty:
+        return Markup("<p>{} (<code>python -m lib.efficiency.run students</code> scores the students of a grid)</p>"
+                      ).format(NOT_YET)
+    body = []
+    keys = ["profile", "backbone", "task", "method", "variant"]
+    for key, rows in frame.fillna({"variant": ""}).groupby(keys, sort=False):
+        profile, backbone, task, method, variant = key
+        body.append([lines("-".join(x for x in (method, variant) if x), small(f"{profile}, {backbone}")), task,
+                     len(rows), f"{rows.score_onnx.mean():.2f}", f"{rows.score_int8.mean():.2f}",
+                     lines(f"{rows.drop_int8.mean():+.2f}", small(f"{rows.drop_int8.min():+.2f} to "
+                                                                  f"{rows.drop_int8.max():+.2f}")),
+                     f"{rows.standard_error.mean():.2f}", f"{rows.latency_ms.median():.2f}",
+                     f"{rows.latency_int8_ms.median():.2f}", f"{rows.speedup_int8.median():.2f}",
+                     f"{rows.file_mb.mean():.0f} to {rows.file_int8_mb.mean():.0f}"])
+    head = ["Student", "Task", "Seeds", "Score, fp32", "Score, int8", "int8 minus fp32, points (range)",
+            "Standard error of a score, points", "Latency, PyTorch, ms", "Latency, ONNX int8, ms", "Times faster",
+            "File, MB"]
+    return table("Trained students after dynamic quantisation, batch 1, 128 tokens", head, body)
+
+
+def pareto(frame: pd.DataFrame | None) -> Markup:
+    """Score against latency of the trained students, a panel a task; nothing where none was measured."""
+    if frame is None or frame.empty:
+        return Markup("")  # `students` says it
+    tasks = list(dict.fromkeys(frame.task))
+    rows = frame.fillna({"variant": ""}).groupby(["task", "method", "variant"], sort=False)[["score", "latency_ms"]]
+    means = rows.mean().reset_index()
+    with plt.rc_context(figures.STYLE):
+        figure, axes = plt.subplots(1, len(tasks), figsize=(1.2 + 3 * len(tasks), 3.2), squeeze=False)
+        for ax, task in zip(axes.flat, tasks, strict=True):
+            for m in means[means.task == task].itertuples():
+                name = "-".join(x for x in (m.method, m.variant) if x)
+                ax.plot(m.latency_ms, m.score, figures.mark_of(name), color=figures.colour_of(name), markersize=8)
+                ax.annotate(name, (m.latency_ms, m.score), textcoords="offset points", xytext=(5, 4), fontsize=8)
+            ax.set_title(task, fontsize=10)
+            ax.margins(0.25)
+        figure.supxlabel("latency, ms (batch 1, 128 tokens, PyTorch)", fontsize=10)
+        figure.supylabel("score, percent", fontsize=10)
+        figure.tight_layout()
+    words = "; ".join(f"{m.method}{'-' + m.variant if m.variant else ''} on {m.task}: {m.score:.1f} at "
+                      f"{m.latency_ms:.1f} ms" for m in means.itertuples())
+    return figures.svg(figure, f"Score against latency. {words}.", "students")
