@@ -148,8 +148,19 @@ def test_machines_are_not_mixed(own):
     assert "1 timings of other machines" in said
     assert "1.90" in said
     assert "123.4" not in said
-    assert claim_tables.latency("DistilBERT", backend="eager", batch=1, length=128) == 50.0
     assert machines.chosen(measured(*rows[1:])) == ("another", "2")  # as many rows: the machine timed last
+
+
+def test_claims_compare_latencies_through_the_base_of_the_same_rounds(own):
+    at = {"backend": "eager", "batch": 1, "length": 128}
+    rows = [{"system": "BERT-base", "latency_ms": 100.0, "speedup_vs_bert_base": 1.0},
+            {"system": "TinyBERT4", "latency_ms": 30.0, "speedup_vs_bert_base": 5.0},  # timed in a slow minute
+            {"system": "TinyBERT4", "latency_ms": 1.0, "speedup_vs_bert_base": 9.0, "processor": "another"}]
+    measured(*({**at, **r} for r in rows)).to_csv(own / "efficiency.csv", index=False)
+    assert claim_tables.latency("TinyBERT4", **at) == 20.0
+    assert claim_tables.latency("BERT-base", **at) == 100.0
+    with pytest.raises(InputError, match="has no row"):
+        claim_tables.latency("TinyBERT4", **at | {"length": 1024})
 
 
 def test_the_pass_over_stsb(own):

@@ -15,7 +15,8 @@ texts in quotes where a name holds a hyphen or a dot:
 * `printed(name)`: the number that the claim's evidence `name` refers to in `reported.csv`; of a bound (">2") the number
 * `size(system, column)`: a cell of `results/sizes.csv`
 * `block(column, length=...)`: a cell of `results/blocks.csv`, one BERT-base block by part
-* `latency(system, backend=..., batch=..., length=...)`: a cell of `results/efficiency.csv`, in milliseconds
+* `latency(system, backend=..., batch=..., length=...)`: BERT-base's milliseconds over the system's speed-up, both from
+  `results/efficiency.csv`
 
 Text is parsed by Python's own parser and every node that is not listed here is refused; nothing of it is executed.
 """
