@@ -220,9 +220,30 @@ def test_the_claims_of_a_paper_are_counted_by_verdict():
 # --- score retained against speed-up
 
 
-def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(tmp_path, monkeypatch):
+@pytest.fixture
+def untimed(tmp_path, monkeypatch):
+    """A results folder of made-up operations, in which one system alone was timed."""
     monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
     (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+    timings(["BERT, 6 layers"]).to_csv(tmp_path / "efficiency.csv", index=False)
+    return tmp_path
+
+
+def timings(systems) -> pd.DataFrame:
+    same = {"backend": "sdpa", "batch": 1, "length": 128, "processor": "made up", "threads": 2, "date": "2026-01-01"}
+    return pd.DataFrame([{"system": s, "speedup_vs_bert_base": 3.5, **same} for s in systems])
+
+
+def test_ours_are_timed_speeds_once_all_shapes_are_timed(untimed):
+    assert "FLOPs" in tradeoff.speeds_of_ours()[1]  # one alone is not mixed with predictions
+    timings(set(tradeoff.SHAPES.values())).to_csv(untimed / "efficiency.csv", index=False)
+    found = {(p.method, p.ours): p for p in tradeoff.points(study(*three()))}
+    assert found["theseus", True].speedup == 3.5
+    assert found["theseus", False].speedup == 1.94
+    assert "timed at the paper's shape" in tradeoff.picture(study(*three()))
+
+
+def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(untimed):
     found = {(p.method, p.ours): p for p in tradeoff.points(study(*three()))}
     own = {(r.system, r.task): r.number for r in REPORTED if r.paper == "theseus" and r.where.startswith("Table 2 (")}
     s, t = (sum(own[name, task] for task in tradeoff.TASKS) for name in ("BERT-of-Theseus", "BERT-base (predecessor)"))
@@ -238,15 +259,11 @@ def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(
     assert html.startswith("<svg role=")
 
 
-def test_retention_that_is_withheld_is_no_point(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
-    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+def test_retention_that_is_withheld_is_no_point(untimed):
     assert not any(p.ours for p in tradeoff.points(study(*three(majority=65.95))))
 
 
-def test_the_filled_marks_are_means_over_the_same_tasks(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
-    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
+def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
     both = [r for m in ("theseus", "truncated") for task in ("rte", "mrpc") for r in three(m, task=task)]
     runs = [*both, *three("kd", task="mrpc", scores=(64.0, 65.0, 66.0)), *three("pkd", task="cola"),
             *three(task="sst2", majority=65.95), *three("layerdrop", task="sst2", majority=65.95)]

@@ -22,7 +22,7 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
     if block_flops is None:
         raise InputError("results/blocks.csv is not there; `make sizes` writes it")
     parameters = (*match.PARAMETERS, "params_embedding_m", "params_layers_m", "params_change")
-    return {
+    found = {
         "efficiency-parameters": counts.counted(reported, parameters, "Parameters", sizes),
         "efficiency-ratios": counts.counted(
             reported, ("size_ratio", "memory_ratio"), "Size ratios to BERT-base", sizes),
@@ -36,3 +36,5 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-shapes": counts.shapes(sizes),
         "efficiency-training": training_speed.training(parts.csv("bench.csv")),
     }
+    # bc-wide: the page takes the whole window (study.css)
+    return {name: Markup('<div class="bc-wide">{}</div>').format(part) for name, part in found.items()}
