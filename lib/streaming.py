@@ -16,6 +16,7 @@ shuffled one. Memory holds one window of sequences, whatever the size of the cor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -116,19 +117,16 @@ def _files(name: str) -> list[Path]:
     return found
 
 
-class _reading:
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
     """What goes wrong in the middle of a stream is one line, too."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if isinstance(error, Exception) and not isinstance(error, InputError):
-            said = shorten(" ".join(str(error.__cause__ or error).split()), 200)
-            raise InputError(f"text {self.name}: cannot be read ({said})") from error
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as e:  # noqa: BLE001 - the builders share no base
+        said = shorten(" ".join(str(e.__cause__ or e).split()), 200)
+        raise InputError(f"text {name}: cannot be read ({said})") from e
 
 
 def _spaced(path: Path) -> bool:

@@ -138,6 +138,16 @@ def test_the_machine_is_named(own):
     assert "make efficiency" in text(times.machine(None))
 
 
+def test_the_time_of_a_block_names_its_machine(own):
+    said = text(page.fragments(load())["efficiency-blocks"])
+    assert "made up" not in said
+    timing = {**ROW, "length": 128, "backend": "sdpa", "ratio": 1.91, "ratio_low": 1.9, "ratio_high": 1.92}
+    pd.DataFrame([timing]).to_csv(own / "blocks_time.csv", index=False)
+    said = text(page.fragments(load())["efficiency-blocks"])
+    assert "1.91 (sdpa, 1.90 to 1.92)" in said
+    assert "Timed on made up, 2 threads, 2026-01-01." in said
+
+
 def test_machines_are_not_mixed(own):
     one = {"system": "DistilBERT", "backend": "eager", "batch": 1, "latency_ms": 50.0, "speedup_vs_bert_base": 1.9}
     rows = [{**one, "length": n} for n in (32, 128)] + [{**one, "length": 128, "speedup_vs_bert_base": 123.4,

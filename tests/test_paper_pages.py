@@ -220,6 +220,10 @@ def test_the_claims_of_a_paper_are_counted_by_verdict():
 # --- score retained against speed-up
 
 
+def ours_and_printed(shown) -> list[tradeoff.Point]:
+    return tradeoff.points(shown, tradeoff.speeds_of_ours()[0])
+
+
 @pytest.fixture
 def untimed(tmp_path, monkeypatch):
     """A results folder of made-up operations, in which one system alone was timed."""
@@ -237,14 +241,14 @@ def timings(systems) -> pd.DataFrame:
 def test_ours_are_timed_speeds_once_all_shapes_are_timed(untimed):
     assert "FLOPs" in tradeoff.speeds_of_ours()[1]  # one alone is not mixed with predictions
     timings(set(tradeoff.SHAPES.values())).to_csv(untimed / "efficiency.csv", index=False)
-    found = {(p.method, p.ours): p for p in tradeoff.points(study(*three()))}
+    found = {(p.method, p.ours): p for p in ours_and_printed(study(*three()))}
     assert found["theseus", True].speedup == 3.5
     assert found["theseus", False].speedup == 1.94
     assert "timed at the paper's shape" in tradeoff.picture(study(*three()))
 
 
 def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(untimed):
-    found = {(p.method, p.ours): p for p in tradeoff.points(study(*three()))}
+    found = {(p.method, p.ours): p for p in ours_and_printed(study(*three()))}
     own = {(r.system, r.task): r.number for r in REPORTED if r.paper == "theseus" and r.where.startswith("Table 2 (")}
     s, t = (sum(own[name, task] for task in tradeoff.TASKS) for name in ("BERT-of-Theseus", "BERT-base (predecessor)"))
     assert found["theseus", False].retained == pytest.approx(100 * s / t)
@@ -260,7 +264,7 @@ def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(
 
 
 def test_retention_that_is_withheld_is_no_point(untimed):
-    assert not any(p.ours for p in tradeoff.points(study(*three(majority=65.95))))
+    assert not any(p.ours for p in ours_and_printed(study(*three(majority=65.95))))
 
 
 def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
@@ -270,7 +274,7 @@ def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
     over = tradeoff.ours_over(study(*runs))
     assert over.tasks == ("mrpc",)  # three methods; two on RTE, one on CoLA
     assert set(over.cells) == {"truncated", "kd", "theseus"}
-    found = {p.method: p.retained for p in tradeoff.points(study(*runs)) if p.ours}
+    found = {p.method: p.retained for p in ours_and_printed(study(*runs)) if p.ours}
     assert set(found) == set(over.cells)
     assert found["kd"] == pytest.approx(100 * 65 / 66.1)
     said = text(tradeoff.caption(study(*runs)))
@@ -281,7 +285,7 @@ def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
 
 def overlaps(found) -> list[str]:
     """Pairs of names, and names on marks, that touch in the picture of these points."""
-    figure = tradeoff._plot(found)
+    figure = tradeoff._plot(found, "timed")
     (ax,) = figure.axes
     names = {a.get_text(): tradeoff.extent(a) for a in ax.texts}
     assert len(names) == len(found)
@@ -293,7 +297,7 @@ def overlaps(found) -> list[str]:
 
 
 def test_no_name_of_the_picture_lies_on_another_or_on_a_mark():
-    found = tradeoff.points(load_study())  # the committed records
+    found = ours_and_printed(load_study())  # the committed records
     assert len(found) > 9
     assert overlaps(found) == []
     close = [tradeoff.Point(m, ours, 2.0, 90 + i / 10) for ours in (True, False) for i, m in enumerate(tradeoff.SHAPES)]

@@ -25,8 +25,8 @@ def times(lengths, rounds: int, seconds: float, attention: str) -> pd.DataFrame:
     """FFN over attention in time, batch 1, random weights: the ratio inside interleaved rounds, with quartiles.
 
     Both parts have their residual and LayerNorm, attention its linear layers. `attention`: "eager" or "sdpa";
-    `seconds`: cap of a length. Columns: length, backend, attention_ms, ffn_ms, ratio, ratio_low, ratio_high, threads,
-    rounds.
+    `seconds`: cap of a length. Columns: length, backend, attention_ms, ffn_ms, ratio, ratio_low, ratio_high, rounds,
+    and those of `timing.stamp`.
     """
     torch.manual_seed(0)
     config = BertConfig()
@@ -43,6 +43,6 @@ def times(lengths, rounds: int, seconds: float, attention: str) -> pd.DataFrame:
                      "attention_ms": round(timing.summary(1000 * found["attention"]).median, 3),
                      "ffn_ms": round(timing.summary(1000 * found["ffn"]).median, 3),
                      "ratio": round(ratio.median, 3), "ratio_low": round(ratio.low, 3),
-                     "ratio_high": round(ratio.high, 3), "threads": torch.get_num_threads(),
-                     "rounds": len(found["ffn"])})
+                     "ratio_high": round(ratio.high, 3), "rounds": len(found["ffn"]),
+                     **timing.stamp()})
     return pd.DataFrame(rows)

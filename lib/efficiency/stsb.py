@@ -6,8 +6,6 @@ paper does not say whether it was). Each round is a whole pass of BERT-base and 
 
 from __future__ import annotations
 
-import datetime
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +14,7 @@ import torch
 
 from lib import data, models
 from lib.efficiency import shapes, timing
-from lib.efficiency.table import versions
 from lib.paths import results_dir, write_atomic
-from lib.provenance import processor
 
 SYSTEMS = ("BERT-base", "DistilBERT")
 MAX_LENGTH = 128
@@ -56,8 +52,7 @@ def measure(batches: list[torch.Tensor], attention: str, passes: int, build: Cal
                      "tokens": sum(b.numel() for b in batches), "passes": len(seconds), "seconds": round(s.median, 3),
                      "seconds_low": round(s.low, 3), "seconds_high": round(s.high, 3),
                      "ratio": round(ratio.median, 4) if name == "DistilBERT" else 1.0,
-                     "threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 2),
-                     "processor": processor(), "date": datetime.date.today().isoformat(), "versions": versions()})
+                     **timing.stamp()})
     return rows
 
 

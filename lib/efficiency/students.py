@@ -5,8 +5,6 @@ MobileBERT claims that quantisation costs it almost nothing; this measures it fo
 
 from __future__ import annotations
 
-import datetime
-import os
 import tempfile
 from pathlib import Path
 
@@ -16,10 +14,8 @@ import torch
 
 from lib import batches, data, evaluation, models, results
 from lib.efficiency import export, timing
-from lib.efficiency.table import versions
 from lib.errors import InputError
 from lib.paths import results_dir, write_atomic
-from lib.provenance import processor
 
 LENGTH = 128  # tokens of the latency, batch 1
 KEY = ["profile", "backbone", "task", "method", "variant", "seed"]
@@ -84,8 +80,7 @@ def row(record: results.Record, folder: Path, scratch: Path, rounds: int = 40) -
         "latency_onnx_ms": round(ms["onnx"].median, 4), "latency_int8_ms": round(ms["int8"].median, 4),
         "speedup_int8": round(timing.speedup(times["torch"], times["int8"]).median, 4),
         "file_mb": round(path.stat().st_size / 1e6, 2), "file_int8_mb": round(small.stat().st_size / 1e6, 2),
-        "threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 2), "processor": processor(),
-        "date": datetime.date.today().isoformat(), "versions": versions(),
+        **timing.stamp(),
     }
 
 

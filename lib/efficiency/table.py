@@ -6,10 +6,7 @@ of the ratios inside the rounds. Knows no architecture: systems come as names wi
 
 from __future__ import annotations
 
-import datetime
 import gc
-import importlib.metadata
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +21,6 @@ from lib.efficiency import timing
 from lib.efficiency.backends import BACKENDS, Ready, Skipped
 from lib.errors import InputError
 from lib.paths import slug, write_atomic
-from lib.provenance import processor
 
 COLUMNS = [
     "system", "paper", "variant", "layers", "params_m", "params_no_embeddings_m", "flops_g", "backend", "precision",
@@ -52,17 +48,6 @@ class Skips:
     """Back ends that could not run: (subject, back end) -> reason. Shown, never filled in."""
 
     reasons: dict[tuple[str, str], str]
-
-
-def versions() -> str:
-    """torch, transformers, onnxruntime as installed."""
-    found = []
-    for package in ("torch", "transformers", "onnxruntime"):
-        try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            found.append(f"{package} missing")
-    return ", ".join(found)
 
 
 def load(path: Path) -> pd.DataFrame:
@@ -113,10 +98,10 @@ def measure(subjects: Sequence[Subject], base: Subject, backends: Sequence[str],
     if warmup < 1:
         raise ValueError(f"warmup: {warmup}; at least one round that is not counted is needed before timing")
     skips = Skips({}) if skips is None else skips
-    common = {"threads": torch.get_num_threads(), "processor": processor(), "versions": versions()}
+    here = timing.stamp()
 
     def key(subject: Subject, backend: str, point: tuple[int, int]) -> tuple:
-        return subject.name, backend, *point, common["threads"], common["processor"]
+        return subject.name, backend, *point, here["threads"], here["processor"]
 
     done = set(done)
     for backend in backends:
@@ -141,7 +126,7 @@ def measure(subjects: Sequence[Subject], base: Subject, backends: Sequence[str],
                 times = timing.interleaved(
                     {n: _call(r, point) for n, r in running.items()}, rounds=rounds, warmup=warmup, fewest=fewest,
                     seconds=min(seconds, max(0.0, deadline - time.monotonic())))
-                rows = [_row(s, base, backend, ready[s.name], point, times, memory, common) for s in missing]
+                rows = [_row(s, base, backend, ready[s.name], point, times, memory) for s in missing]
                 done |= {key(s, backend, point) for s in missing}
                 say(f"{backend}, batch {point[0]}, length {point[1]}: {', '.join(s.name for s in missing)}")
                 yield rows
@@ -223,17 +208,15 @@ def _peak(name: str, ready: Ready, held: dict[str, float], point: tuple[int, int
     return None if highest is None else own + highest - before
 
 
-def _row(s: Subject, base: Subject, backend: str, ready: Ready, point, times, memory, common) -> dict:
+def _row(s: Subject, base: Subject, backend: str, ready: Ready, point, times, memory) -> dict:
     ms = timing.summary(1000 * times[s.name])
     ratio = timing.speedup(times[base.name], times[s.name])
     peak = memory[s.name]
     return {
-        "system": s.name, **s.facts, **common, "backend": backend, "precision": ready.precision,
+        "system": s.name, **s.facts, "backend": backend, "precision": ready.precision,
         "batch": point[0], "length": point[1], "latency_ms": round(ms.median, 4), "latency_iqr_ms": round(ms.iqr, 4),
         "tokens_per_second": round(point[0] * point[1] / ms.median * 1000, 1),
         "speedup_vs_bert_base": round(ratio.median, 4), "speedup_low": round(ratio.low, 4),
         "speedup_high": round(ratio.high, 4), "peak_memory_mb": None if peak is None else round(peak, 1),
-        "file_mb": round(ready.file_mb, 2), "rounds": len(times[s.name]),
-        # other programs' share shows: on a quiet machine it is at most the threads used
-        "load": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
+        "file_mb": round(ready.file_mb, 2), "rounds": len(times[s.name]), **timing.stamp(),
     }

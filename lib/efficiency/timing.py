@@ -6,8 +6,11 @@ falls on all of them, and a speed-up is the median of the ratios inside the roun
 
 from __future__ import annotations
 
+import datetime
 import gc
+import importlib.metadata
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +23,27 @@ from torch import nn
 
 from lib.errors import InputError
 from lib.models import count_parameters
+from lib.provenance import processor
+
+
+def versions() -> str:
+    """torch, transformers, onnxruntime as installed."""
+    found = []
+    for package in ("torch", "transformers", "onnxruntime"):
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{package} missing")
+    return ", ".join(found)
+
+
+def stamp() -> dict[str, object]:
+    """What every row of timings says of where and when it was taken.
+
+    `load` is the one-minute average: other programs' share shows, on a quiet machine it is at most the threads used.
+    """
+    return {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 2), "processor": processor(),
+            "date": datetime.date.today().isoformat(), "versions": versions()}
 
 
 @dataclass(frozen=True)

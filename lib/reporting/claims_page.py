@@ -10,7 +10,7 @@ from lib.claims.verdicts import HOLDS, NOT, PART, UNDECIDED, UNTESTED, WORDS, Ve
 from lib.reporting.cells import anchor, record_page
 from lib.reporting.comparison import task_title
 from lib.reporting.reported import Reported, metric_title
-from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table
+from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table, wide
 
 NAME = "claims-table"
 PAPERS = {
@@ -23,7 +23,7 @@ SIGNS = {HOLDS: "✓", PART: "◐", NOT: "✗", UNDECIDED: "?", UNTESTED: "–"}
 
 def page(found: list[Verdict]) -> Markup:
     """Counts by paper and verdict, the filters, and one line a claim; the page takes the whole window (study.css)."""
-    return Markup('<div class="bc-wide">{}</div>').format(_counts(found) + _filters(found) + _table(found))
+    return wide(_counts(found), _filters(found), _table(found))
 
 
 def key(verdict: str) -> str:

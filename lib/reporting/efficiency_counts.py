@@ -50,8 +50,12 @@ def blocks(frame: pd.DataFrame, reported: list[Reported], times: pd.DataFrame | 
         body.append(line)
     head = ["Tokens", "Attention, GFLOPs", "FFN, GFLOPs", "FFN / attention in FLOPs"]
     head += [] if times is None else ["in time (quartiles)"]
-    said = Markup("<p>Printed by EfficientBERT: {} ({}).{}</p>").format(
-        printed.value, printed.where, Markup(" Time: {}.").format(parts.NOT_YET) if times is None else "")
+    time = Markup(" Time: {}.").format(parts.NOT_YET)
+    if times is not None:
+        where = "; ".join(f"{p}, {n} threads, {d}"
+                          for p, n, d in sorted(set(zip(times.processor, times.threads, times.date, strict=True))))
+        time = f" Timed on {where}."
+    said = Markup("<p>Printed by EfficientBERT: {} ({}).{}</p>").format(printed.value, printed.where, time)
     return said + table("One BERT-base block: FFN against attention with its four linear layers", head, body)
 
 

@@ -12,6 +12,7 @@ from lib.reporting import efficiency_students as students
 from lib.reporting import efficiency_times as times
 from lib.reporting import training_speed
 from lib.reporting.reported import Reported
+from lib.reporting.tables import wide
 
 
 def fragments(reported: list[Reported]) -> dict[str, Markup]:
@@ -36,5 +37,4 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-shapes": counts.shapes(sizes),
         "efficiency-training": training_speed.training(parts.csv("bench.csv")),
     }
-    # bc-wide: the page takes the whole window (study.css)
-    return {name: Markup('<div class="bc-wide">{}</div>').format(part) for name, part in found.items()}
+    return {name: wide(part) for name, part in found.items()}

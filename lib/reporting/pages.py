@@ -15,7 +15,7 @@ from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title
 from lib.reporting.figures import retention_alt, retention_plot, svg
 from lib.reporting.matrix import matrix
 from lib.reporting.reported import Reported, load
-from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table
+from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table, wide
 from lib.results import Record, is_stale, load_all, path_of
 from lib.systems import BY_NAME, order_of, title_of
 
@@ -144,8 +144,7 @@ def comparison(study: Study, local: bool) -> Markup:
             head = Markup('<h4 id="{}-{}">{}</h4><p>{} {}</p>')
             out += head.format(here, task, task_title(task), rows, related(task))
             out += task_table(study.reported, runs, task, f"{task_title(task)}, {name}")
-    # bc-wide: the page takes the whole window (study.css)
-    return Markup('<div class="bc-wide"><ul>{}</ul>{}</div>').format(contents, out)
+    return wide(Markup("<ul>{}</ul>").format(contents), out)
 
 
 def provenance(study: Study) -> Markup:
@@ -170,7 +169,7 @@ def provenance(study: Study) -> Markup:
     )
     body = [_run(r) for r in runs]
     every = table("Every run", head, body, [anchor(r) for r in runs], sortable=True, name="table-runs", data=data)
-    return Markup('<div class="bc-wide">{}{}</div>').format(fields, every)
+    return wide(fields, every)
 
 
 def _run(r: Record) -> list:
@@ -216,7 +215,7 @@ def sources(study: Study) -> Markup:
         list(map(_row, study.reported)), sortable=True, name="table-reported",
         data=[{"paper": r.paper, "verified": "yes" if r.verified else "no"} for r in study.reported],
     )  # fmt: skip
-    return Markup('<div class="bc-wide">{}{}{}</div>').format(out, fields, everything)
+    return wide(out, fields, everything)
 
 
 def _row(r: Reported) -> list:

@@ -115,6 +115,11 @@ def table(
     return Markup("").join(out)
 
 
+def wide(*parts: Markup) -> Markup:
+    """Parts of a page that takes the whole window (study.css)."""
+    return Markup('<div class="bc-wide">{}</div>').format(Markup("").join(parts))
+
+
 LONG = 24  # characters; a cell with more needs some width (study.css), numbers and single words do not
 
 

@@ -60,20 +60,23 @@ class Point:
     retained: float
 
 
-def points(study: Study) -> list[Point]:
-    """Every point that is known; a system that prints no score by task, or was not run, has none."""
+def points(study: Study, speeds: dict[str, float]) -> list[Point]:
+    """Every point that is known; a system that prints no score by task, or was not run, has none.
+
+    `speeds`: shape -> speed-up over BERT-base, for ours.
+    """
     out = []
     for method in SPEEDS:
         speed, kept = _printed_speed(study.reported, method), _printed_retention(study.reported, method)
         if speed is not None and kept is not None:
             out.append(Point(method, False, speed, kept))
-    over, speed = ours_over(study), speeds_of_ours()[0]
+    over = ours_over(study)
     if over is None:
         return out
     for method, cells in over.cells.items():
         o = overall(c for c in cells if c.task in over.tasks)
-        if o and SHAPES[method] in speed:
-            out.append(Point(method, True, speed[SHAPES[method]], o.ours))
+        if o and SHAPES[method] in speeds:
+            out.append(Point(method, True, speeds[SHAPES[method]], o.ours))
     return out
 
 
@@ -151,10 +154,11 @@ def _printed_retention(rows: list[Reported], method: str) -> float | None:
 
 def picture(study: Study) -> Markup:
     """The figure with its text alternative, or a sentence where there is no point."""
-    found = points(study)
+    speeds, known = speeds_of_ours()
+    found = points(study, speeds)
     if not found:
         return Markup("<p>No picture yet: nothing is printed and nothing was run.</p>")
-    return svg(_plot(found), alt(found), "tradeoff") + caption(study)
+    return svg(_plot(found, known), alt(found), "tradeoff") + caption(study)
 
 
 def caption(study: Study) -> Markup:
@@ -178,7 +182,7 @@ def alt(found: list[Point]) -> str:
     return "Score retained against speed-up over BERT-base. " + "; ".join(parts) + "."
 
 
-def _plot(found: list[Point]):
+def _plot(found: list[Point], known: str):
     with plt.rc_context(STYLE):
         figure, ax = plt.subplots(figsize=(7.6, 4.6))
         ax.set_xscale("log")
@@ -192,7 +196,7 @@ def _plot(found: list[Point]):
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}×"))
         ax.set_xlim(min(p.speedup for p in found) / 1.9, 1.9 * max(p.speedup for p in found))  # room for names
         ax.grid(color=INK, alpha=0.12)
-        ax.set_xlabel(f"times faster than BERT-base (logarithmic); ours: {speeds_of_ours()[1]}", fontsize=8.5)
+        ax.set_xlabel(f"times faster than BERT-base (logarithmic); ours: {known}", fontsize=8.5)
         ax.set_ylabel("score retained (% of the teacher's)")
         handles = [
             Line2D([], [], color=INK, marker="o", linestyle="none", label="ours, scaled down"),
