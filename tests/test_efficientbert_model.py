@@ -55,6 +55,15 @@ def test_released_counts():
     assert eb.config("plusplus").ffns[2:4] == [list(eb.RELEASED[1])] * 2
 
 
+@pytest.mark.parametrize(("layers", "numbers"), [
+    (1, [6]), (2, [3, 6]), (3, [2, 4, 6]), (4, [1, 3, 4, 6]), (6, [1, 2, 3, 4, 5, 6]), (8, [1, 1, 2, 3, 4, 4, 5, 6]),
+    (12, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])])
+def test_released_parts_stand_at_their_relative_depth(layers, numbers):
+    """Fewer layers than six: by the map of the distillation, the l-th takes the l * 6 / layers-th."""
+    assert [i + 1 for i in eb.taken(6, layers)] == numbers
+    assert eb.spread(eb.RELEASED, layers) == [list(eb.RELEASED[n - 1]) for n in numbers]
+
+
 # f in NumPy, written out by hand from table 11.5
 def gelu(x):
     return x * 0.5 * (1 + erf(x / np.sqrt(2)))

@@ -129,9 +129,20 @@ def _fit(x: torch.Tensor, width: int, neutral: float) -> torch.Tensor:
     return x[..., :width] if x.shape[-1] >= width else F.pad(x, (0, width - x.shape[-1]), value=neutral)
 
 
+def taken(count: int, layers: int) -> list[int]:
+    """Which of `count` entries (zero-based) each of `layers` layers takes, in order.
+
+    More layers: every entry several times in a row ("++": twice). Fewer: those at the same relative depth, as the
+    layers are paired in distillation: the second, fourth and sixth of six for three layers.
+    """
+    if layers < count:
+        return [(i + 1) * count // layers - 1 for i in range(layers)]
+    return [i * count // layers for i in range(layers)]
+
+
 def spread(entries, layers: int) -> list[list]:
-    """`entries` over `layers` layers in order: each repeated or left out evenly ("++": every one twice in a row)."""
-    return [list(entries[i * len(entries) // layers]) for i in range(layers)]
+    """`entries` over `layers` layers, see `taken`."""
+    return [list(entries[i]) for i in taken(len(entries), layers)]
 
 
 def plain(entries) -> list[list]:

@@ -1,8 +1,9 @@
 """EfficientBERT's coarse-to-fine search (paper section 3; official code; methods.md 11.4, 11.8).
 
 1. operators and sizes of every layer together, from plain gelu functions; 2. operators, sizes fixed; 3. sizes,
-operators fixed, ranked inside a weight-sharing supernet. New candidates come from mutation; once enough were scored
-they must fall into the best leaf of a learned partition of the space.
+operators fixed, ranked inside a weight-sharing supernet. New candidates come from mutation, in which a layer keeps its
+function with probability 1/2; once enough were scored they must fall into the best leaf of a learned partition of the
+space.
 
 The n-th candidate of a stage is a function of (seed, stage, n, the candidates before it), and what was scored is kept
 in a JSON file after each one: a search that was killed goes on where it was and ends as the uninterrupted one.
@@ -23,10 +24,12 @@ from lib.methods import efficientbert_space as space
 from lib.methods.efficientbert_model import PLAIN, EfficientBertConfig, parse
 from lib.paths import write_atomic
 
-LEVELS = (400, 800, 1600, 3200)  # candidates scored after which the partition grows a level (official code)
+LEVELS = (400, 800, 1600, 3200)  # with more candidates than these the partition grows a level (official code)
 # The official code tries 10 settings of LightGBM; a few of scikit-learn's gradient boosting serve here.
 SETTINGS = [{"max_depth": depth, "n_estimators": trees, "learning_rate": 0.1} for depth in (1, 3) for trees in (20, 60)]
 TRIES = 2000
+KEPT = 0.5  # chance that a proposal keeps a layer's function: about what the official code's mutation leaves unchanged
+DIVERGED = -1e9  # score of what diverged: it must lose, not stop the others
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def partition(x: list[list[float]], y: list[float], levels: int | None = None) -
     x: features, y: scores of the candidates. The official code keeps the whole tree, and always descends to the half
     with the higher median. A half of fewer than 4 candidates, or one that the median does not split, is a leaf.
     """
-    levels = int(np.searchsorted(LEVELS, len(y), side="right")) + 1 if levels is None else levels
+    levels = int(np.searchsorted(LEVELS, len(y), side="left")) + 1 if levels is None else levels
     data, scores, chain = np.asarray(x, dtype=float), np.asarray(y, dtype=float), []
     while len(chain) < levels and len(scores) >= 4:
         upper = scores >= np.median(scores)
@@ -110,9 +113,10 @@ class Search:
             key = space.key(candidate)
             # Stages 1 and 2 score in the same way, so that a function met again need not be trained again.
             known = [c for c in self.scored if c["key"] == key and (c["stage"] == 3) == (number == 3)]
-            numbers = {"score": known[0]["score"], "seconds": 0.0, "tokens": 0} if known else score(candidate)
+            numbers = {**{k: known[0][k] for k in ("score", "diverged") if k in known[0]}, "seconds": 0.0,
+                       "tokens": 0} if known else score(candidate)
             if not np.isfinite(numbers["score"]):
-                numbers["score"] = -1e9  # diverged: it must lose, not stop the others
+                numbers |= {"score": DIVERGED, "diverged": True}
             self.scored.append({
                 "stage": number, "number": n, "how": how, "key": key, "architecture": space.to_json(candidate),
                 "ffn_parameters": space.ffn_parameters(self.config, [g[:2] for g in candidate]), **numbers})
@@ -151,7 +155,7 @@ def search(config: EfficientBertConfig, plan: Plan, file: Path, score: Score,
     plain = parse(PLAIN)
 
     def coarse(rng):
-        return tuple((s, d, space.sample(rng)) for s, d in space.sizes(config, rng))
+        return tuple((s, d, plain if rng.random() < KEPT else space.sample(rng)) for s, d in space.sizes(config, rng))
 
     first = state.run(1, [tuple((s, d, plain) for s, d in space.even_sizes(config))], coarse, score)
     if plan.stages == 1:
@@ -159,7 +163,8 @@ def search(config: EfficientBertConfig, plan: Plan, file: Path, score: Score,
     same_sizes = tuple((s, d, plain) for s, d, _ in first)
 
     def operators(rng):
-        return tuple((s, d, space.mutate(space.pick(rng, (t, plain)), rng)) for s, d, t in first)
+        starts = ((s, d, space.pick(rng, (t, plain))) for s, d, t in first)
+        return tuple((s, d, t if rng.random() < KEPT else space.mutate(t, rng)) for s, d, t in starts)
 
     second = state.run(2, [first, same_sizes], operators, score)
     if plan.stages == 2:
