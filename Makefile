@@ -97,7 +97,7 @@ sizes: $(STAMP) ## count parameters and FLOPs of every system at its paper's sha
 efficiency: $(STAMP) ## time every system, on a quiet machine; goes on where it stopped: MINUTES=60 THREADS=0 (torch's choice)
 	$(RUN) lib.efficiency.run speed --minutes "$(MINUTES)" --threads "$(THREADS)"
 
-stsb-pass: $(STAMP) ## BERT-base against DistilBERT over STS-B at batch 1 (DistilBERT, Table 3); ten minutes
+stsb-pass: $(STAMP) ## BERT-base against DistilBERT over STS-B at batch 1 (DistilBERT, Table 3); 10 to 40 minutes
 	$(RUN) lib.efficiency.run stsb --threads "$(THREADS)"
 
 export: $(STAMP) ## ONNX and int8 files of a student: STUDENT=folder OUT=folder

@@ -98,6 +98,28 @@ def test_the_pass_over_stsb_takes_every_pair_once_in_each_round(monkeypatch):
     assert found[0]["ratio"] == 1.0
 
 
+def test_a_pass_that_was_cut_off_goes_on_with_the_attention_that_is_missing(places, monkeypatch):
+    asked, here = [], stsb.timing.stamp()
+
+    def measure(batches, attention, passes):
+        asked.append(attention)
+        if attention == "sdpa" and len(asked) == 2:
+            raise KeyboardInterrupt
+        return [{"system": s, "backend": attention, "seconds": 1.0, **here} for s in stsb.SYSTEMS]
+
+    monkeypatch.setattr(stsb, "pairs", list)
+    monkeypatch.setattr(stsb, "measure", measure)
+    (places / "results").mkdir(exist_ok=True)
+    other = pd.DataFrame([{"system": "BERT-base", "backend": "sdpa", **here, "processor": "another"}])
+    other.to_csv(places / "results" / "stsb_pass.csv", index=False)
+    with pytest.raises(KeyboardInterrupt):
+        stsb.write()
+    frame = pd.read_csv(stsb.write())
+    assert asked == ["eager", "sdpa", "sdpa"]
+    assert list(frame.backend) == ["eager", "eager", "sdpa", "sdpa"]
+    assert set(frame.processor) == {here["processor"]}
+
+
 def test_pairs_of_stsb_are_those_of_the_task(rows):
     found = stsb.pairs()
     assert len(found) == 40

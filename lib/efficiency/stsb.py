@@ -6,11 +6,13 @@ paper does not say whether it was). Each round is a whole pass of BERT-base and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import torch
+from tqdm import tqdm
 
 from lib import data, models
 from lib.efficiency import shapes, timing
@@ -33,16 +35,19 @@ def pairs() -> list[torch.Tensor]:
 
 def measure(batches: list[torch.Tensor], attention: str, passes: int, build: Callable = shapes.build) -> list[dict]:
     """Seconds of a pass over `batches` (ids, (1, length) each) for each of `SYSTEMS`, one row a system."""
+    bar = tqdm(total=len(batches) * len(SYSTEMS) * (passes + 1), desc=f"STS-B, {attention}", unit="pair",
+               file=sys.stderr, mininterval=10)
 
     def whole(model) -> Callable[[], None]:
         def run() -> None:
             for ids in batches:
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
+                bar.update()
 
         return run
 
     calls = {name: whole(build(shapes.get(name), attention)) for name in SYSTEMS}
-    with torch.inference_mode():
+    with torch.inference_mode(), bar:
         times = timing.interleaved(calls, rounds=passes, warmup=1)
     ratio = timing.speedup(times["BERT-base"], times["DistilBERT"])
     rows = []
@@ -57,11 +62,18 @@ def measure(batches: list[torch.Tensor], attention: str, passes: int, build: Cal
 
 
 def write(threads: int = 0, passes: int = 3) -> Path:
-    """Measure with attention written out and fused, and write stsb_pass.csv below the results."""
+    """Measure with attention written out and fused, and write stsb_pass.csv below the results.
+
+    Each is written when it is done, and one that this machine has is not measured again: half an hour each on two slow
+    cores. Rows of another machine are replaced, for the page shows one.
+    """
     if threads:
         torch.set_num_threads(threads)
-    batches = pairs()
-    rows = [row for attention in ("eager", "sdpa") for row in measure(batches, attention, passes)]
-    path = results_dir() / "stsb_pass.csv"
-    write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode())
+    path, batches, here = results_dir() / "stsb_pass.csv", pairs(), timing.stamp()
+    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
+    rows = [r for r in rows if all(r.get(k) == here[k] for k in ("processor", "threads"))]
+    for attention in ("eager", "sdpa"):
+        if attention not in {r["backend"] for r in rows}:
+            rows += measure(batches, attention, passes)
+            write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode())
     return path
