@@ -1,7 +1,8 @@
 """What does not depend on one run (a teacher, an MLM head, a supernet): built once, under a lock, shared.
 
-An artefact lies at `build/artefacts/<kind>/<key>/`, the key a hash of its configuration and data. It is whole when
-its `artefact.json` exists, which is written last; the folder is filled under another name and then renamed.
+An artefact lies at `build/artefacts/<kind>/<key>/`, the key a hash of its configuration, its data and the code that
+makes it. It is whole when its `artefact.json` exists, which is written last; the folder is filled under another name
+and then renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from lib import distributed
 from lib.errors import InputError
 from lib.paths import build_dir, component, write_atomic
-from lib.provenance import digest
+from lib.provenance import digest, modules_hash
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def build(kind: str, configuration: dict, make: Callable[[Path], dict]) -> Artef
     artefact wait at the lock, which the system releases when its holder dies. Where several processes share a run
     (`lib.distributed`) all of them call `make`, since it may train; what the main one made is kept.
     """
+    configuration = {**configuration, "made_by": _code(kind, make)}
     key = digest(configuration)
     folder = build_dir() / "artefacts" / component("kind", kind) / key
     done = folder / "artefact.json"
@@ -62,6 +64,11 @@ def build(kind: str, configuration: dict, make: Callable[[Path], dict]) -> Artef
         return Artefact(kind, key, folder, json.loads(done.read_text()))
     except (OSError, ValueError) as e:
         raise InputError(f"artefact {done}: cannot be read ({e}); delete its folder and it is built again") from e
+
+
+def _code(kind: str, make: Callable[[Path], dict]) -> str:
+    """Hash of the code behind an artefact: that of the module where `make` stands, and of the method of that kind."""
+    return modules_hash(make.__module__.removeprefix("lib.").replace(".", "/"), f"methods/{kind}")
 
 
 def _lacking(kind: str, key: str, done: Path, lock: FileLock) -> bool:

@@ -60,11 +60,19 @@ def _imports(path: Path) -> set[str]:
     return names - {"methods", *SHARED, *NEUTRAL}
 
 
-@functools.cache
 def code_hash(method: str) -> str:
     """Hash of the lib code that can change a record of `method`: shared modules, the method, and what it imports."""
+    return modules_hash(f"methods/{method}")
+
+
+@functools.cache
+def modules_hash(*modules: str) -> str:
+    """Hash of the shared modules, of `modules` ("methods/<name>" or "<name>" below `lib`) and of what they import.
+
+    A module that does not exist counts for nothing.
+    """
     lib = ROOT / "lib"
-    found, todo = set(), {f"methods/{method}"}
+    found, todo = set(), set(modules)
     while todo:
         name = todo.pop()
         path = lib / f"{name}.py"

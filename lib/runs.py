@@ -36,7 +36,7 @@ from lib.checkpoint import Checkpoints
 from lib.errors import InputError
 from lib.parameters import Parameters
 from lib.paths import ROOT, as_path, build_dir, check_space, component, results_dir
-from lib.provenance import digest
+from lib.provenance import code_hash, digest
 from lib.tasks import own_label
 from lib.training import History, Settings
 
@@ -132,8 +132,9 @@ class Run:
         return Settings(**{**shared, "name": f"{self.method} {self.task.name} seed {p.seed}", **changes})
 
     def checkpoints(self, stage: str = "main") -> Checkpoints:
-        """Checkpoints of one stage of this run, tied to its configuration."""
-        return Checkpoints(self.folder / "checkpoints" / component("stage", stage), digest([self.identity, stage]))
+        """Checkpoints of one stage of this run, tied to its configuration and code: other code begins anew."""
+        return Checkpoints(self.folder / "checkpoints" / component("stage", stage),
+                           digest([self.identity, stage, code_hash(self.method)]))
 
     def clear(self) -> None:
         """Delete the run's checkpoints, when what they led to is safely written."""

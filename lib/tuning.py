@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lib import artefacts
 from lib.errors import InputError
+from lib.provenance import code_hash
 
 if TYPE_CHECKING:
     from lib.runs import Compress, Run
@@ -70,7 +71,7 @@ def _trial(run: Run, method: Compress) -> dict:
             meta = bert.teacher(run).meta
             meta = {"score": meta["history"]["kept_score"], "tokens": meta["tokens"]}
         else:
-            meta = artefacts.build("trial", run.identity, make).meta
+            meta = artefacts.build("trial", {**run.identity, "code": code_hash(run.method)}, make).meta
     except RuntimeError as e:
         if "not finite" not in str(e):
             raise

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lib import artefacts
+from lib import artefacts, provenance
 from lib.errors import InputError
 from lib.paths import ROOT
 
@@ -31,10 +31,34 @@ def test_built_once_and_found_again(places, capsys):
     assert len(calls) == 1
     assert again == first
     assert first.record() == {"kind": "teacher", "key": first.key, "seconds": 2.0, "tokens": 7}
-    assert first.meta["configuration"] == {"lr": 1e-4, "data": "x"}
+    assert {k: first.meta["configuration"][k] for k in ("lr", "data")} == {"lr": 1e-4, "data": "x"}
     assert (first.folder / "weights").read_text() == "w"
     assert first.folder == places / "build" / "artefacts" / "teacher" / first.key
     assert capsys.readouterr().err.count(f"building teacher {first.key}") == 1
+
+
+def test_other_code_behind_it_is_another_artefact(places, monkeypatch):
+    """A stage whose loss was mended must not be taken up as the old code left it, by its kind or by its module."""
+    calls, real = [], provenance._code
+
+    def build(kind, module):
+        make = maker(calls)
+        make.__module__ = module
+        return artefacts.build(kind, {"a": 1}, make).key
+
+    def changed(name):
+        provenance.modules_hash.cache_clear()
+        monkeypatch.setattr(provenance, "_code", lambda path: real(path) + ("# x" if path.stem == name else ""))
+
+    made = [("pdbert", "lib.pretrain"), ("mlm-head", "lib.mlm")]
+    first = [build(*m) for m in made]
+    changed("pdbert")
+    assert [build(*m) == k for m, k in zip(made, first, strict=True)] == [False, True]
+    changed("mlm")  # both read it
+    assert [build(*m) == k for m, k in zip(made, first, strict=True)] == [False, False]
+    changed("none")
+    assert [build(*m) for m in made] == first
+    provenance.modules_hash.cache_clear()
 
 
 def test_another_configuration_or_kind_is_another_artefact(places):
@@ -89,7 +113,7 @@ def test_kinds_cannot_climb_out(places):
 
 CHILD = """
 import sys, time, pathlib
-from lib import artefacts
+from lib import artefacts, provenance
 def make(folder):
     log = pathlib.Path(sys.argv[1])
     log.open("a").write("begin\\n")

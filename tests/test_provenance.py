@@ -8,7 +8,7 @@ import pytest
 
 from lib import provenance
 from lib.paths import ROOT
-from lib.provenance import code_hash, digest, environment
+from lib.provenance import code_hash, digest, environment, modules_hash
 from lib.results import Environment
 
 
@@ -29,14 +29,14 @@ def copy(tmp_path, monkeypatch):
         path = tmp_path / "lib" / name
         before = path.read_text()
         path.write_text(edit(before))
-        code_hash.cache_clear()
+        modules_hash.cache_clear()
         value = code_hash(method)
         path.write_text(before)
-        code_hash.cache_clear()
+        modules_hash.cache_clear()
         return value
 
     yield after
-    code_hash.cache_clear()
+    modules_hash.cache_clear()
 
 
 def test_code_hash_sees_what_runs_and_nothing_else(copy):

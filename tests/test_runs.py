@@ -464,6 +464,10 @@ def test_trials_are_shared_by_all_seeds_and_use_the_tuning_seed(places, films, b
     assert [s[0] for s in seen[2:]] == [0, 1]
     assert len(chosen) == 1
     assert [s[3] for s in seen[2:]] == [False, False]
+    monkeypatch.setattr(tuning, "code_hash", lambda method: "of mended code")
+    tiny.run("truncated", truncated.Config, films, backbone, seed=0, lr_grid=[1e-3, 3e-3],
+             tuning_tokens=300, score_curve=True).compress(method)
+    assert [s[0] for s in seen[4:]] == [1000, 1000, 0]  # what other code found out is found out again
 
 
 def test_kept_state_is_chosen_by_held_out_and_scored_is_only_watched(done):
