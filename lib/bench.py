@@ -1,5 +1,8 @@
 """Speed of training, as ratios measured in one run: `make bench` writes results/bench.csv. It wants a quiet machine.
 
+Each comparison is written when it is done, and one that this machine has is not measured again (`--again` does). Rows
+of other machines stay.
+
 The two sides of a comparison take turns in blocks of a few steps, so that a change in the load of the machine meets
 both; a block gives one rate for each, real (not padding) tokens a second, a pair of blocks one ratio. The interval is
 Student's t over the logarithms of the ratios. The first steps of a block, which load kernels and memory, do not count.
@@ -239,58 +242,98 @@ def _row(name: str, own: float, other: float, logs) -> dict:
             "low": round(math.exp(s.mean - half), 3), "high": round(math.exp(s.mean + half), 3)}
 
 
-def measure(values: dict, rounds: int, steps: int, width: int = 128) -> list[dict]:
-    """The rows of results/bench.csv, without machine and date. `values`: parameters of the runs, as in a notebook."""
-    run = runs.start("kd", parameters.validate(kd.Config, values))
+def plan(run, values: dict, rounds: int, steps: int, width: int = 128) -> dict[str, Callable[[], dict]]:
+    """Each comparison by its name, to be called for its row of results/bench.csv (without machine and date)."""
     auto, width = training.precision(run.p.precision), min(width, run.tokenizer.model_max_length)
-    mine = ours(run, run.backbone())
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, block in (("ours vs trainer best", trainer(run, plain(run), Path(folder))),
-                            (f"ours vs trainer pad {width}", trainer(run, plain(run), Path(folder), width=width)),
-                            ("ours vs bare loop", bare(run, plain(run)))):
-            rows.append(compare(name, mine, block, rounds, steps))
-    if auto == "bf16":
-        rows.append(compare("bf16 vs fp32", mine, ours(run, run.backbone(), precision="fp32"), rounds, steps))
-    teacher = run.backbone().to(training.device()).eval()
-    cached = teacher_cache.Cached(np.arange(len(run.train)), teacher_cache.compute(
-        teacher, run.train, np.arange(len(run.train)), auto, False))
-    rows.append(compare("cached vs uncached teacher", ours(run, kd.student(run), kd.loss_of(run.p, cached)),
-                        ours(run, kd.student(run), kd.loss_of(run.p, teacher_cache.live(teacher, False))),
-                        rounds, steps))
-    if not torch.cuda.is_available() and (os.cpu_count() or 1) > 1:
+
+    def against(name: str, other: Callable[[], Block]) -> Callable[[], dict]:
+        return lambda: compare(name, ours(run, run.backbone()), other(), rounds, steps)
+
+    def of_trainer(name: str, width: int) -> Callable[[], dict]:
+        def call() -> dict:
+            with tempfile.TemporaryDirectory() as folder:
+                return against(name, lambda: trainer(run, plain(run), Path(folder), width=width))()
+
+        return call
+
+    def caching() -> dict:
+        teacher, rows = run.backbone().to(training.device()).eval(), np.arange(len(run.train))
+        cached = teacher_cache.Cached(rows, teacher_cache.compute(teacher, run.train, rows, auto, False))
+        return compare("cached vs uncached teacher", ours(run, kd.student(run), kd.loss_of(run.p, cached)),
+                       ours(run, kd.student(run), kd.loss_of(run.p, teacher_cache.live(teacher, False))),
+                       rounds, steps)
+
+    def workers() -> dict:
         two, one = Workers(values, 1, 2), Workers(values, 2, 1)
         try:
-            rows.append(compare("two runs of one thread vs one run of two", two, one, rounds, steps))
+            return compare("two runs of one thread vs one run of two", two, one, rounds, steps)
         finally:
             two.close()
             one.close()
-    if auto == "bf16":
+
+    def share_of_peak() -> dict:
         model = run.backbone()
         cost = operations(model, run.train.lengths)
-        shares = [(cost * ours(run, model)(steps, i), peak()) for i in range(rounds)]
-        own, best = np.array(shares).T
-        rows.append(_row("ours vs matrix peak (TFLOP/s)", float(own.mean()) / 1e12, float(best.mean()) / 1e12,
-                         np.log(own / best)))
+        own, best = np.array([(cost * ours(run, model)(steps, i), peak()) for i in range(rounds)]).T
+        return _row("ours vs matrix peak (TFLOP/s)", float(own.mean()) / 1e12, float(best.mean()) / 1e12,
+                    np.log(own / best))
+
+    padded = f"ours vs trainer pad {width}"
+    out = {"ours vs trainer best": of_trainer("ours vs trainer best", 0), padded: of_trainer(padded, width),
+           "ours vs bare loop": against("ours vs bare loop", lambda: bare(run, plain(run))),
+           "cached vs uncached teacher": caching}
+    if auto == "bf16":
+        out["bf16 vs fp32"] = against("bf16 vs fp32", lambda: ours(run, run.backbone(), precision="fp32"))
+        out["ours vs matrix peak (TFLOP/s)"] = share_of_peak
+    if not torch.cuda.is_available() and (os.cpu_count() or 1) > 1:
+        out["two runs of one thread vs one run of two"] = workers
+    return out
+
+
+def machine(precision: str) -> str:
+    """What the numbers hold for. precision: that of the study's loop, bf16 or fp32."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor()}, {os.cpu_count()} cores"
+    return f"{device}; {training.threads()} threads; {precision}; torch {torch.__version__}"
+
+
+def load() -> list[dict]:
+    """The rows of results/bench.csv; none where it does not exist. Raises `InputError` for another header."""
+    path = results_dir() / "bench.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as lines:
+        table = csv.DictReader(lines)
+        rows = list(table)
+    if tuple(table.fieldnames or ()) != FIELDS:
+        raise InputError(f"{path}: its columns are not {', '.join(FIELDS)}; delete it, `make bench` writes it anew")
     return rows
 
 
-def machine() -> str:
-    """What the numbers hold for."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor()}, {os.cpu_count()} cores"
-    return f"{device}; {training.threads()} threads; torch {torch.__version__}"
-
-
-def write(rows: list[dict]) -> Path:
-    """results/bench.csv with the machine and the day beside each row."""
+def write(row: dict, where: str) -> Path:
+    """Put `row` into results/bench.csv with the machine and the day, in place of that machine's earlier one."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    new = {**row, "machine": where, "date": today}
+    kept = [r for r in load() if (r["comparison"], r["machine"]) != (new["comparison"], where)]
     out = io.StringIO()
     table = csv.DictWriter(out, FIELDS, lineterminator="\n")
     table.writeheader()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    table.writerows({**r, "machine": machine(), "date": today} for r in rows)
+    table.writerows([*kept, new])
     path = results_dir() / "bench.csv"
     write_atomic(path, out.getvalue().encode())
     return path
+
+
+def measure(values: dict, rounds: int, steps: int, again: bool = False) -> Path:
+    """Measure what this machine lacks, each row written as it comes. `values`: parameters as in a notebook."""
+    run = runs.start("kd", parameters.validate(kd.Config, values))
+    where = machine(training.precision(run.p.precision))
+    have = {r["comparison"] for r in load() if r["machine"] == where}
+    for name, call in plan(run, values, rounds, steps).items():
+        if name in have and not again:
+            print(f"{name}: measured before on this machine", flush=True)
+            continue
+        write(call(), where)
+    return results_dir() / "bench.csv"
 
 
 @one_line()
@@ -300,6 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("values", nargs="*", help="parameters as NAME=VALUE, as a notebook takes them")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12, help="timed steps of a block")
+    parser.add_argument("--again", action="store_true", help="measure what this machine has, too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_intermixed_args(arguments)
     pairs = [v.partition("=") for v in a.values]
@@ -311,7 +355,7 @@ def main(arguments: list[str] | None = None) -> int:
     if a.worker:
         worker(runs.start("kd", parameters.validate(kd.Config, values)))
         return 0
-    print(write(measure(values, a.rounds, a.steps)))
+    print(measure(values, a.rounds, a.steps, a.again))
     return 0
 
 

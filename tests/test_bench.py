@@ -104,13 +104,55 @@ def test_operations_by_hand():
     assert bench.peak(0.01, 64) > 0
 
 
+ROW = {"comparison": "a vs b", "ours": 2.0, "other": 1.0, "ratio": 2.0, "low": 1.9, "high": 2.1}
+
+
 def test_file(places):
-    path = bench.write([{"comparison": "a vs b", "ours": 2.0, "other": 1.0, "ratio": 2.0, "low": 1.9, "high": 2.1}])
+    path = bench.write(ROW, bench.machine("fp32"))
     (row,) = csv.DictReader(path.open())
     assert tuple(row) == bench.FIELDS
     assert row["ratio"] == "2.0"
-    assert "threads" in row["machine"]
+    assert "threads; fp32; torch" in row["machine"]
     assert len(row["date"]) == 10
+
+
+def test_a_new_row_replaces_that_of_its_machine_only(places):
+    for ratio, where in ((2.0, "one"), (3.0, "another"), (4.0, "one")):
+        bench.write(ROW | {"ratio": ratio}, where)
+    bench.write(ROW | {"comparison": "c vs d"}, "one")
+    assert [(r["comparison"], r["machine"], r["ratio"]) for r in bench.load()] == [
+        ("a vs b", "another", "3.0"), ("a vs b", "one", "4.0"), ("c vs d", "one", "2.0")]
+
+
+def test_a_file_with_other_columns_is_kept_and_named(places):
+    path = places / "results" / "bench.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("comparison,ratio\na vs b,2\n")
+    with pytest.raises(InputError, match=r"bench.csv: its columns are not comparison, ours"):
+        bench.write(ROW, "one")
+    assert path.read_text() == "comparison,ratio\na vs b,2\n"
+
+
+def test_what_was_measured_is_kept_when_a_later_comparison_fails(places, films, backbone, monkeypatch):
+    """Written one by one; run again, only the rest is measured, and `--again` measures all."""
+    called = []
+
+    def fails():
+        raise InputError("made up")
+
+    def calls(last):
+        return {"a vs b": lambda: called.append("a") or ROW, "c vs d": last}
+
+    words = [f"task={films}", f"backbone={backbone}", *(f"{k}={v}" for k, v in SCALE.items())]
+    monkeypatch.setattr(bench, "plan", lambda *args: calls(fails))
+    assert bench.main(words) == 2
+    assert [r["comparison"] for r in bench.load()] == ["a vs b"]
+    monkeypatch.setattr(bench, "plan", lambda *args: calls(lambda: ROW | {"comparison": "c vs d"}))
+    assert bench.main(words) == 0
+    assert [r["comparison"] for r in bench.load()] == ["a vs b", "c vs d"]
+    assert called == ["a"]
+    assert bench.main([*words, "--again"]) == 0
+    assert called == ["a", "a"]
 
 
 @pytest.mark.parametrize(("words", "said"), [

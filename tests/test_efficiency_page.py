@@ -6,12 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lib import grid, profiles
+from lib import bench, grid, profiles
 from lib.claims import claim_tables
 from lib.efficiency import machines, match
 from lib.efficiency.match import sizes
@@ -221,17 +222,19 @@ def test_speed_of_training_is_what_bench_measured_or_not_yet(own):
     assert first == ["the study's loop | a plain loop over the same batches", "2,000", "1,000", "2.00", "1.90 to 2.10"]
     assert second[4] == "0.90 to 1.07, holds 1"
     assert third[0] == "new"
-    assert "<b>made up, 2026-01-01" in text(html)
+    assert [where.split(".")[0] for where in text(html).split("Measured on ")[1:]] == ["<b>made up, 2026-01-01", "m, d"]
     (own / "bench.csv").write_text("comparison,ours\nx,1\n")
     with pytest.raises(InputError, match=r"bench.csv: lacks the columns other"):
         page.fragments(load())
 
 
-def test_every_comparison_of_bench_has_words():
-    source = (ROOT / "lib" / "bench.py").read_text()
-    named = re.findall(r'(?:compare|_row)\("([^"]+)"|\("(ours vs bare loop|ours vs trainer best)"', source)
-    names = {a or b for a, b in named}
-    assert names == set(training_speed.COMPARED)
+def test_every_comparison_of_bench_has_words(monkeypatch):
+    monkeypatch.setattr(bench.training, "precision", lambda name: "bf16")
+    run = SimpleNamespace(p=SimpleNamespace(precision="auto"), tokenizer=SimpleNamespace(model_max_length=512))
+    names = set(bench.plan(run, {}, 2, 1))
+    assert names - set(training_speed.COMPARED) == {"ours vs trainer pad 128"}
+    assert set(training_speed.COMPARED) - names <= {"two runs of one thread vs one run of two"}  # not with a GPU
+    assert training_speed.compared("ours vs trainer pad 128").endswith("padded to 128 tokens")
 
 
 def test_a_broken_table_is_one_line(own):

@@ -40,10 +40,14 @@ def training(bench: pd.DataFrame | None) -> Markup:
     missing = [c for c in ("comparison", "ours", "other", "ratio", "low", "high", "machine", "date") if c not in bench]
     if missing:
         raise InputError(f"results/bench.csv: lacks the columns {', '.join(missing)}; `make bench` writes it anew")
+    return Markup("").join(_of_machine(where, rows) for where, rows in bench.groupby("machine", sort=True))
+
+
+def _of_machine(where: str, rows: pd.DataFrame) -> Markup:
     body = [[compared(b.comparison), _rate(b.ours), _rate(b.other), f"{b.ratio:.2f}",
              f"{b.low:.2f} to {b.high:.2f}" + (", holds 1" if b.low <= 1 <= b.high else "")]
-            for b in bench.itertuples()]
+            for b in rows.itertuples()]
     head = ["First side | second side", "First", "Second", "First / second", "95% interval"]
-    where = "; ".join(sorted({f"{b.machine}, {b.date}" for b in bench.itertuples()}))
-    return Markup("<p>Measured on {}.</p>").format(where) + table(
+    days = " and ".join(sorted(set(rows.date)))
+    return Markup("<p>Measured on {}, {}.</p>").format(where, days) + table(
         "Speed of training, real tokens a second unless the row says otherwise", head, body)
