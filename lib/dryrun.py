@@ -80,7 +80,8 @@ def stages(p: Parameters, method: str, rows: int, length: int) -> list[Stage]:
                 out.append(Stage(name.replace("_epochs", " stage"), getattr(p, name) * p.text_tokens, step))
         if getattr(p, "architecture", "") == "search":
             out.append(Stage("candidates", sum(p.candidates) * (p.candidate_text_tokens + p.candidate_tokens), batch))
-    out.append(Stage("student", fine_tuning(p.epochs, p.max_tokens), batch, 1 + len(p.lr_grid)))
+    passes = p.epochs * getattr(p, "fold", 1)  # a pass of TinyBERT's own recipe reads new rows too
+    out.append(Stage("student", fine_tuning(passes, p.max_tokens), batch, 1 + len(p.lr_grid)))
     return out
 
 
@@ -102,6 +103,8 @@ def describe(profile: str, task: str, method: str, tflops: float, **given) -> di
     p, files = parameters(profile, task, method, **given)
     config, origin = configuration(p.backbone)
     rows = min(ROWS[task], p.max_rows) if p.max_rows else ROWS[task]
+    if check := getattr(importlib.import_module(f"lib.methods.{method}"), "check", None):
+        check(p, config)
     found = stages(p, method, rows, p.max_length)
     longest = max(p.max_length, getattr(p, "text_length", 0) if getattr(p, "reads_text", False) else 0)
     if longest > config.max_position_embeddings:

@@ -23,7 +23,8 @@
 #
 # 1. $b$ and $k$ are two linear bottlenecks of $x$. Keys and queries come from $k$, values from $x$ itself.
 # 2. $a = \mathrm{NoNorm}(W\,\mathrm{attention} + b)$.
-# 3. Four feed-forward networks one after the other (attention and feed-forward parameters stay in proportion).
+# 3. Four feed-forward networks one after the other, so that attention holds 0.4 to 0.6 times the parameters of the
+#    feed-forward part, the paper's rule (0.47 at its widths).
 # 4. $y = \mathrm{NoNorm}(W' a + x)$, where $\mathrm{NoNorm}(h) = \gamma \circ h + \beta$ has no statistics.
 #
 # A word's vector is narrow, too: the vectors of the next, the current and the previous token go through one linear
@@ -50,6 +51,9 @@
 # | feature maps | plain mean squared difference | LayerNormed maps, factor 100, and differences of each token's mean (5000) and variance (5) | the paper's; the code's with `variant="code"` |
 # | optimiser | LAMB | LAMB | AdamW, as everywhere in this study |
 # | rate of lower blocks | not frozen, smaller | times 0.1 | times 0.1: each step is taken back by nine tenths (a smaller gradient would not do, Adam divides by its size) |
+# | embeddings and output layer in the transfer | not said | stand still | stand still |
+# | rate of the transfer | not said | three times that of the distillation, warmed up over the first tenth of each block's steps, then constant | `transfer_lr`, warmed up alike, then constant; the optimiser's state is new for each block |
+# | weight between the two transfer losses | not said | 100 for LayerNormed maps, 1 for attention | 1 and 1; the code's with `variant="code"`, without its division by the number of blocks |
 # | next-sentence loss | part of $L_\mathrm{PD}$ | on labels only | left out: the texts hold no pairs |
 # | the student's start | not said | embeddings and output layer of the teacher, blocks at random | as in the code; NoNorm of the embeddings fitted to the teacher's LayerNorm |
 # | padding | not said | masked positions get a score of about -6 | no part in any loss or softmax; the padding vector is kept at zero, for trigrams look at it |
@@ -59,7 +63,10 @@
 # The paper trains its IB-BERT-large (24 blocks, 512 between, 1024 inside) from scratch on 256 TPU chips. Here the
 # teacher is made of the backbone: its blocks between new linear layers that start from closed forms (principal
 # components and ridge regressions of its hidden states), then a short training with masked words. Widths keep the
-# paper's proportions, except the word vectors and the inside of the student, which would become too thin.
+# paper's proportions, except the word vectors and the inside of the student, which would become too thin: they are a
+# quarter of the backbone's width, not an eighth. So attention holds 0.28 times the parameters of the four feed-forward
+# networks, less than the paper's rule. Seeds share teacher and student, so the spread over seeds is that of
+# fine-tuning alone.
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder

@@ -22,7 +22,7 @@ def test_every_method_has_a_plan_that_fits_a_gpu(method, task):
     _, line = named(method, task)
     assert line["files"][0] == "paper.yaml"
     assert 1 < line["memory_gb"] < 80
-    assert 0 < sum(line["hours"].values()) < 5000
+    assert 0 < sum(line["hours"].values()) < 8000  # MobileBERT, whose teacher is as large as BERT-large, takes 5,300
 
 
 def test_steps_are_those_that_the_papers_print():
@@ -55,6 +55,8 @@ def test_what_cannot_start_is_one_line(capsys):
     assert "did you mean 'theseus'" in capsys.readouterr().err
     assert dryrun.main(["--tasks", "squad1", "--methods", "kd"]) == 2
     assert "kd does not answer with spans" in capsys.readouterr().err
+    with pytest.raises(InputError, match="inside: 100 is not a multiple of 16, the number of heads"):
+        dryrun.describe("paper", "mrpc", "mobilebert", 100.0, inside=100)
     with pytest.raises(InputError, match="replacing_share"):
         dryrun.parameters("paper", "mrpc", "theseus", replacing_share=2)
     with pytest.raises(InputError, match="text_length: 1024 is more than the 512 positions"):

@@ -279,11 +279,26 @@ def test_slower_ends_with_its_context():
 
 def settings(**changes):
     return parameters.validate(mobilebert.Config, {"precision": "fp32", "general_batch_size": 8, "transfer_epochs": 6,
-                                                   "general_lr": 0.003, **changes})
+                                                   "general_lr": 0.003, "transfer_lr": 0.003, **changes})
+
+
+def test_joint_transfer_leaves_the_same_parts_alone_at_a_rate_that_warms_up(tmp_path, monkeypatch):
+    s, given = student(), []
+    original, before = training.train, tiny.state(s)
+    monkeypatch.setattr(training, "train", lambda m, l, d, c, **k: given.append(c) or original(m, l, d, c, **k))
+    p = settings(strategy="joint", transfer_lr=0.002)
+    mobilebert_stages.transfer(s, teacher(), mlm.Masker(Tokenizer()), text(), p, False, Checkpoints(tmp_path, "x"))
+    moved = {n for n, v in tiny.state(s).items() if not torch.equal(v, before[n])}
+    assert moved
+    assert all(".layer." in n for n in moved)
+    assert {i for i in range(DEPTH) if any(f".layer.{i}." in n for n in moved)} == set(range(DEPTH))
+    assert [(c.lr, c.warmup, c.decay) for c in given] == [(0.002, 0.1, False)]
 
 
 def test_progressive_transfer_moves_each_block_in_its_turn(tmp_path, monkeypatch):
-    """Above the block in turn nothing moves, below it moves, but by less; each stage's own loss falls."""
+    """Above the block in turn nothing moves, below it moves, but by less, nor do embeddings and output layer; each
+    stage's own loss falls.
+    """
     t, s, seen = teacher(), student(), []
     original = training.train
 
@@ -294,7 +309,7 @@ def test_progressive_transfer_moves_each_block_in_its_turn(tmp_path, monkeypatch
         return history
 
     monkeypatch.setattr(training, "train", watched)
-    p = settings(transfer_epochs=9)
+    p = settings(transfer_epochs=9, transfer_lr=0.003)
     state = mobilebert_stages.transfer(s, t, mlm.Masker(Tokenizer()), text(), p, False, Checkpoints(tmp_path, "x"))
     assert len(seen) == len(state["stages"]) == DEPTH
     for k, moved in enumerate(seen):
@@ -303,7 +318,7 @@ def test_progressive_transfer_moves_each_block_in_its_turn(tmp_path, monkeypatch
         assert block[k] > 0
         assert all(b == 0 for b in block[k + 1 :])
         assert all(0 < b < 0.5 * block[k] for b in block[:k])
-        assert not any(v for n, v in moved.items() if n.startswith("cls") and "decoder" not in n)
+        assert not any(v for n, v in moved.items() if ".layer." not in n)
     for curves in state["stages"]:
         assert curves["feature"][-1][1] < curves["feature"][0][1]
 
@@ -349,6 +364,16 @@ def test_distillation_loss_is_the_sum_of_its_parts(auxiliary):
     assert out.value.item() == pytest.approx(value.item(), rel=1e-4)
     assert out.weight == len(masked.targets)
     out.value.backward()
+    assert all(p.grad is None for p in t.parameters())
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_no_gradient_reaches_a_teacher_that_could_take_one(auxiliary):
+    t, s, masker = teacher().requires_grad_(True), student(), mlm.Masker(Tokenizer())
+    loss = mobilebert_stages.distillation_loss(t, masker, 0.5, False, losses.PARTS if auxiliary else ())
+    loss(s, batch(), training.Step(0, 1, 0, 0)).value.backward()
+    blocks = mobilebert_stages.transfer_loss(t, masker, [0, 1], False)
+    blocks(s, batch(), training.Step(0, 1, 0, 0)).value.backward()
     assert all(p.grad is None for p in t.parameters())
 
 
@@ -473,7 +498,10 @@ def test_a_whole_run_and_what_is_shared(places, films, backbone):
     inputs = {k: b[k] for k in ("input_ids", "attention_mask")}
     assert torch.allclose(again(**inputs).logits, student.eval()(**inputs).logits, atol=1e-5)
     assert not again.get_input_embeddings().weight[0].any()
-    assert any(m.p == 0.1 for m in student.modules() if isinstance(m, nn.Dropout))  # of fine-tuning
+    dropout = {n: m.p for n, m in student.named_modules() if isinstance(getattr(m, "p", None), float)}
+    assert dropout["dropout"] == 0.1  # on the pooled output, in fine-tuning alone
+    assert {v for n, v in dropout.items() if "attention.self" in n} == {0.1}
+    assert not any(v for n, v in dropout.items() if n != "dropout" and "attention.self" not in n)
 
     other = started(places, films, backbone, seed=1, lr=0.0005)
     other.compress(mobilebert.compress)

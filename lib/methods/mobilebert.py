@@ -23,12 +23,13 @@ from lib.training import History
 
 
 class Config(text.General):
-    """Parameters of MobileBERT. Widths are the paper's proportions on the backbone; stages after the official code."""
+    """Parameters of MobileBERT. Widths left at 0 follow the backbone; the stages are those of the official code."""
 
     # Shape
     between: Annotated[Int, Field(ge=0)] = 0  # width between blocks; 0: half of the backbone's (paper: 512)
     embedding: Annotated[Int, Field(ge=0)] = 0  # width of word vectors; 0: half of that (paper: 128)
-    inside: Annotated[Int, Field(ge=0)] = 0  # width inside the student's blocks; 0: a quarter of the backbone's (128)
+    inside: Annotated[Int, Field(ge=0)] = 0  # width inside the student's blocks; 0: a quarter of the backbone's
+                                             # (paper: an eighth, 128, which would leave heads of four numbers here)
     ffns: Annotated[Int, Field(ge=0, le=64)] = 0  # stacked in each block; 0: 4, or 2 with `tiny`
     tiny: Bool = False  # MobileBERT-TINY: keys, queries and values from the one bottleneck
     normalisation: Literal["no_norm", "layer_norm"] = "no_norm"
@@ -40,6 +41,7 @@ class Config(text.General):
     alpha: Annotated[Float, Field(ge=0, le=1)] = 0.5  # of the masked-word loss beside distillation (official code)
     lower_rate: Annotated[Float, Field(ge=0, le=1)] = 0.1  # of the rate, below the block in turn (official code)
     transfer_epochs: Annotated[Float, Field(gt=0, le=1000)] = 2  # passes over the text for all blocks together
+    transfer_lr: Annotated[Float, Field(gt=0, le=1)] = 5e-4
     ib_epochs: Annotated[Float, Field(gt=0, le=1000)] = 1  # of the IB teacher's training
     ib_lr: Annotated[Float, Field(gt=0, le=1)] = 2e-4
     # Official code: 1.5e-3 with LAMB. With AdamW that left attention maps further from the teacher's than at the start
@@ -49,13 +51,17 @@ class Config(text.General):
     timing_blocks: Annotated[Int, Field(ge=0, le=24)] = 0  # blocks of the timed shapes; 0: the paper's 24
 
 
+def check(p: Config, backbone) -> None:
+    """`InputError` where no student of `p` can be made of a backbone of this configuration. Nothing is built."""
+    mobilebert_student.student_config(ibbert.configuration(backbone, p.between, p.embedding), p)
+    mobilebert_stages.parts(p)
+
+
 def compress(run, teacher=None) -> tuple[nn.Module, History]:
     """The distilled student (an artefact of the backbone and the text), fine-tuned on the task."""
     p = run.p
     text.refuse_overlap(p.text, run.data)
-    frame = ibbert.configuration(AutoConfig.from_pretrained(models.resolve(p.backbone)), p.between, p.embedding)
-    mobilebert_student.student_config(frame, p)  # widths that do not fit must show before anything is trained
-    mobilebert_stages.parts(p)
+    check(p, AutoConfig.from_pretrained(models.resolve(p.backbone)))
     source = mobilebert_stages.teacher(p, run.tokenizer)
     student = mobilebert_stages.distilled(p, run.tokenizer, source, p.variant.split("-")[0] == "code")
     run.artefacts += [source, student]

@@ -21,7 +21,7 @@ from lib.methods import ibbert
 from lib.methods import mobilebert_losses as losses
 from lib.methods.ibbert_model import IBBertForMaskedLM
 from lib.methods.mobilebert_student import keep_padding_zero, new_student, student_config
-from lib.provenance import code_hash, digest
+from lib.provenance import digest
 from lib.training import Loss
 
 CALIBRATION = 64  # sequences that the closed-form start of the IB teacher is fitted on
@@ -67,9 +67,9 @@ def slower(parameters, factor: float):
 
 def teacher(p, tokenizer) -> artefacts.Artefact:
     """The IB teacher, made from the backbone and trained with masked words on `p.text`; folder `model` inside."""
-    settings = text.settings(p, "IB teacher", lr=p.ib_lr, epochs=p.ib_epochs)
+    settings = text.settings(p, "IB teacher", lr=p.ib_lr, epochs=p.ib_epochs, precision=training.precision(p.precision))
     configuration = {"backbone": models.content_hash(models.resolve(p.backbone)), "between": p.between,
-                     "embedding": p.embedding, "settings": vars(settings), "code": code_hash("mobilebert_stages"),
+                     "embedding": p.embedding, "settings": vars(settings),
                      **text.key(p.text, tokenizer, p.text_length, p.text_tokens)}
 
     def make(folder: Path) -> dict:
@@ -144,13 +144,14 @@ def distillation_loss(teacher: nn.Module, masker: mlm.Masker, alpha: float, code
 
 
 def transfer(student: nn.Module, teacher: nn.Module, masker, data, p, code: bool, checkpoints: Checkpoints) -> dict:
-    """Stage 1 in place: progressive, one block after another with what is below at `p.lower_rate` of the rate; joint,
-    all blocks at once. Constant rate, no warm-up (official code). Returns seconds, tokens and the curves by stage.
+    """Stage 1 in place: progressive, one block after another with the blocks below at `p.lower_rate` of the rate;
+    joint, all blocks at once. Embeddings and output layer, copied from the teacher, stand still; the rate is constant
+    after a warm-up over the first tenth of each block's steps (official code). Returns seconds, tokens and the curves
+    by stage.
 
     `checkpoints` keep the student after each block, so that a killed run goes on with the next one.
     """
     layers = list(student.base_model.encoder.layer)
-    below = list(student.base_model.embeddings.parameters())
     order = [[i] for i in range(len(layers))] if p.strategy == "progressive" else [list(range(len(layers)))]
     state = {"stages": [], "seconds": 0.0, "tokens": 0}
     if found := checkpoints.load():
@@ -158,11 +159,11 @@ def transfer(student: nn.Module, teacher: nn.Module, masker, data, p, code: bool
         state = found[1]
     for k, blocks in enumerate(order):
         own = [q for i in blocks for q in layers[i].parameters()]
-        lower = below + [q for layer in layers[: blocks[0]] for q in layer.parameters()]
+        lower = [q for layer in layers[: blocks[0]] for q in layer.parameters()]
         if k < len(state["stages"]):
             continue
-        settings = text.settings(p, f"transfer {k + 1}/{len(order)}", epochs=p.transfer_epochs / len(order), warmup=0.0,
-                                 decay=False, seed=k)
+        settings = text.settings(p, f"transfer {k + 1}/{len(order)}", lr=p.transfer_lr, warmup=0.1, decay=False, seed=k,
+                                 epochs=p.transfer_epochs / len(order), precision=training.precision(p.precision))
         with slower(lower, p.lower_rate if p.strategy == "progressive" else 1.0):
             history = training.train(student, transfer_loss(teacher, masker, blocks, code, parts(p)), data, settings,
                                      parameters=lower + own)
@@ -188,11 +189,11 @@ def block_gap(student: nn.Module, teacher: nn.Module, data, masker) -> list[dict
 def distilled(p, tokenizer, source: artefacts.Artefact, code: bool) -> artefacts.Artefact:
     """The task-agnostic student after its strategy's stages; folder `model` inside. `source`: the IB teacher."""
     names = ("strategy", "inside", "ffns", "tiny", "activation", "normalisation", "alpha", "lower_rate",
-             "transfer_epochs", "feature_transfer", "attention_transfer")
-    settings = text.settings(p, f"distillation, {p.strategy}", epochs=p.general_epochs + (
-        p.transfer_epochs if p.strategy == "auxiliary" else 0))
+             "transfer_epochs", "transfer_lr", "feature_transfer", "attention_transfer")
+    settings = text.settings(p, f"distillation, {p.strategy}", precision=training.precision(p.precision),
+                             epochs=p.general_epochs + (p.transfer_epochs if p.strategy == "auxiliary" else 0))
     configuration = {"teacher": source.key, **{n: getattr(p, n) for n in names}, "code_losses": code,
-                     "settings": vars(settings), "code": code_hash("mobilebert_stages"),
+                     "settings": vars(settings),
                      **text.key(p.text, tokenizer, p.text_length, p.text_tokens)}
 
     def make(folder: Path) -> dict:

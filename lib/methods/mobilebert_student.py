@@ -19,6 +19,9 @@ from transformers import MobileBertConfig, MobileBertForMaskedLM
 from lib import fast
 from lib.errors import InputError
 
+# On the pooled output in fine-tuning (official code, run_classifier). Not set, transformers takes the hidden dropout, 0
+CLASSIFIER_DROPOUT = 0.1
+
 
 def keep_padding_zero(model: nn.Module) -> nn.Module:
     """No gradient for the padding word's vector, in place. It starts at zero and so stays there.
@@ -54,7 +57,8 @@ def student_config(teacher, p) -> MobileBertConfig:
         num_feedforward_networks=p.ffns or (2 if p.tiny else 4),
         use_bottleneck_attention=p.tiny, key_query_shared_bottleneck=not p.tiny, hidden_act=p.activation,
         normalization_type=p.normalisation, max_position_embeddings=teacher.max_position_embeddings,
-        type_vocab_size=teacher.type_vocab_size, pad_token_id=teacher.pad_token_id, classifier_activation=False)
+        type_vocab_size=teacher.type_vocab_size, pad_token_id=teacher.pad_token_id, classifier_activation=False,
+        classifier_dropout=CLASSIFIER_DROPOUT)
     config._attn_implementation = fast.ATTENTION
     return config
 
