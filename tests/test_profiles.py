@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from lib import profiles
+from lib import mlm, profiles
 
 
 @pytest.fixture
@@ -53,3 +53,13 @@ def test_words_name_files_that_papermill_finds_from_the_repository():
     words = profiles.words(profiles.files("glue", "theseus"))
     assert words == ["-f", "notebooks/profiles/glue.yaml", "-f", "notebooks/profiles/glue-theseus.yaml"]
     assert all(isinstance(yaml.safe_load((profiles.ROOT / w).read_text()), dict) for w in words[1::2])
+
+
+@pytest.mark.parametrize("profile", ["demo", "ci", "glue"])
+def test_one_language_modelling_head_serves_all_methods_of_a_profile(profile):
+    """Each other text, budget or number of epochs would train another one: a minute of `make book` each."""
+    keys = {"text", "text_tokens", "text_length", "head_lr", "head_epochs"}
+    own = [{k: v for k, v in profiles.values(profile, m).items() if k in keys}
+           for m in ("distilbert", "tinybert", "trimbert")]
+    filled = [mlm.General(**values) for values in own]
+    assert len({tuple(getattr(p, k) for k in sorted(keys)) for p in filled}) == 1, own
