@@ -130,6 +130,22 @@ def test_a_task_whose_teacher_knows_nothing_is_left_out(places):
     assert "mrpc left out: teacher's 95% interval" in v.reason
 
 
+def test_an_ablation_among_students_that_learnt_nothing_is_left_out(places):
+    """Methods against each other count wherever their teacher does, and so does what the rows do not decide."""
+    for label, on_rte, on_mrpc in (("theseus", 0.9, 0.65), ("theseus-constant", 0.7, 0.6)):
+        runs(label, "rte", on_rte, majority=74.8)
+        runs(label, "mrpc", on_mrpc, majority=74.8)
+    runs("truncated", "mrpc", 0.6, majority=74.8)
+    two = "tasks: [rte, mrpc]"
+    ablation, methods, memory = judge(
+        places, ("ablation", 'score(theseus) - score("theseus-constant") > 0', two), (*BETTER, "tasks: [mrpc]"),
+        ("memory", 'value(theseus, steps) - value("theseus-constant", steps) > -1', two))
+    assert set(ablation.by_task) == {"rte"}
+    assert "mrpc left out: none of theseus, theseus-constant clears the majority class (74.8" in ablation.reason
+    assert set(methods.by_task) == {"mrpc"}
+    assert set(memory.by_task) == {"rte", "mrpc"}
+
+
 def teacher_and_student(task="rte", teachers=(0.9, 0.91, 0.89)):
     for s, quality in enumerate(teachers):
         own = claim_records.put("bert", task, s, quality)

@@ -14,9 +14,11 @@ import numpy as np
 
 from lib import results
 from lib.claims import TEACHER, Claim, claim_tables, resampling
+from lib.claims.language import ON_ROWS
 from lib.errors import InputError
 from lib.reporting.comparison import teacher_of
 from lib.results import Record
+from lib.stats import spread
 from lib.tasks import TASKS
 
 DRAWS = 1000
@@ -56,15 +58,32 @@ class Runs:
         return self._found[claim.group.profile, claim.group.backbone, task, label, seed]
 
     def why_left_out(self, claim: Claim, task: str) -> str:
-        """Why a task does not count: its teacher does not clear the majority class. Empty where it counts.
+        """Why a task does not count: its teacher, or no run of an ablation, clears the majority class. Else empty.
 
         With one teacher no interval exists, and the task stays: one seed decides nothing anyway. Where no run has a
         teacher (models trained from scratch) there is none to fail.
         """
         teacher = teacher_of(self.group(claim), task)
         if teacher is None or teacher.clears or (teacher.scores.n == 1 and teacher.scores.mean > teacher.majority):
-            return ""
+            return self._at_the_floor(claim, task)
         return teacher.reason
+
+    def _at_the_floor(self, claim: Claim, task: str) -> str:
+        """Why an ablation (scores of one method's runs alone) says nothing on a task; empty where it does, or is none.
+
+        Students that have learnt nothing differ by chance alone, whatever was taken out.
+        """
+        students = [x for x in claim.labels if x != TEACHER]
+        scored = any(call.name in ON_ROWS for call in claim.tests[0].calls)
+        if not scored or len(students) < 2 or len({x.split("-")[0] for x in students}) > 1:
+            return ""
+        runs = {x: [r for r in self.group(claim) if r.task == task and r.label == x] for x in students}
+        majority = max(r.majority for found in runs.values() for r in found)
+        for found in runs.values():
+            scores = spread(r.score for r in found)
+            if (scores.mean if scores.low is None else scores.low) > majority:
+                return ""
+        return f"none of {', '.join(students)} clears the majority class ({majority:.1f}, 95% interval)"
 
     def effects(self, claim: Claim, task: str, seeds: list[int]) -> np.ndarray:
         """The claim's effect on one task, (seeds, 1 + draws): first on the rows as they are, then resampled.
