@@ -4,6 +4,10 @@ A word is a run of letters. In each new row every word is replaced with probabil
 `candidates` (K) words: a word of one piece is masked and the language model's most probable words are taken, one of
 several pieces gets its nearest word vectors. All other characters stay as they are, and so does the label.
 
+Without a file of word vectors the vector of a word of several pieces is the mean of its pieces' input embeddings, so
+its own pieces lie nearest of all. They are vocabulary entries but no words: `Vectors.nearest` passes them over. Pieces
+of other words ("sur", "mor") cannot be told from words and stay.
+
 The candidates of a word come once from the original sentence, as in the official code; the printed algorithm masks
 the sentence as changed so far, which would need a forward pass for every word of every new row.
 """
@@ -11,6 +15,7 @@ the sentence as changed so far, which would need a forward pass for every word o
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -29,6 +34,7 @@ from lib.mlm import MaskedLM
 
 WORD = re.compile(r"[^\W\d_]+")
 VECTORS_READ = 100_000  # of a word vector file: the commonest (official code)
+SHORTEST = 3  # letters of a nearest word, unless the word itself has fewer
 
 
 @dataclass(frozen=True)
@@ -62,14 +68,21 @@ class Vectors:
         except (OSError, ValueError) as e:
             raise InputError(f"word_vectors {path}: must be a file, each line a word and its numbers ({e})") from e
 
-    def nearest(self, vector: np.ndarray | None, word: str, count: int) -> list[str]:
-        """The `count` words nearest to `vector`, or to the word's own vector; none where it has no vector."""
+    def nearest(self, vector: np.ndarray | None, word: str, count: int, whole: str = "") -> list[str]:
+        """The `count` words nearest to `vector`, or to the word's own vector; none where it has no vector.
+
+        They are of letters alone and not the word itself; nor a part of the text `whole`, nor of fewer letters than
+        `SHORTEST` and `word` both.
+        """
         if vector is None:
             if word.lower() not in self.place:
                 return []
             vector = self.table[self.place[word.lower()]]
-        order = np.argsort(-(self.table @ vector), kind="stable")[: count + 1]
-        return [self.words[i] for i in order if self.words[i].lower() != word.lower()][:count]
+        least, whole = min(SHORTEST, len(word)), whole.lower()
+        ordered = (self.words[i] for i in np.argsort(-(self.table @ vector), kind="stable"))
+        fitting = (w for w in ordered if len(w) >= least and WORD.fullmatch(w) and w.lower() != word.lower()
+                   and w.lower() not in whole)
+        return list(itertools.islice(fitting, count))
 
 
 class Augmenter:
@@ -137,8 +150,11 @@ class Augmenter:
     def _near(self, pieces: tuple[int, ...], word: str) -> list[str]:
         """Nearest words of one of several pieces; without a file its vector is the mean of its pieces'."""
         if (pieces, word) not in self.near:
-            vector = self.embeddings[list(pieces)].mean(0) if self.own else None
-            self.near[pieces, word] = self.vectors.nearest(vector, word, self.count)
+            vector, whole = None, ""
+            if self.own:
+                vector = self.embeddings[list(pieces)].mean(0)
+                whole = f"{word} {self.tokenizer.decode(list(pieces))}"  # the tokenizer's has no accents, say
+            self.near[pieces, word] = self.vectors.nearest(vector, word, self.count, whole)
         return self.near[pieces, word]
 
     @torch.inference_mode()

@@ -46,13 +46,17 @@
 # | mean of hidden and attention losses | for one input of length $l$ | over all positions, padding too | over the real positions of a row, then over rows; the code's with `variant="code"` |
 # | prediction loss | sum over classes | mean over classes too | the sum; the mean with `variant="code"` |
 # | teacher's dropout | not said | active | off; active with `variant="code"` |
-# | learning rate of step a | 5e-5 | 5e-5, constant | `intermediate_lr`, 5e-4 by default, warm-up and decay; constant with `variant="code"` |
+# | learning rate of step a | 5e-5 | 5e-5, constant | `intermediate_lr`, 5e-4 by default, warm-up and decay; constant with `variant="code"`; not tuned: `lr_grid` reaches step b alone |
 # | step b of regression | original rows | original rows, labels | original rows, the teacher's output; labels with `variant="code"` |
-# | candidates | of the sentence as changed so far | of the original sentence, with it as second segment; no stop words | of the original sentence; second segment and stop words as in the code with `variant="code"` |
-# | word vectors | GloVe | GloVe, 100,000 words | the backbone's own input embeddings; a GloVe file by `word_vectors` |
+# | candidates | of the sentence as changed so far; the K most probable, the word itself may be among them | of the original sentence, with it as second segment; no stop words | of the original sentence, never the word itself; with `variant="code"` second segment, and no stop words by scikit-learn's list instead of the code's |
+# | new rows for each | 20 | 10 to 30, by task | `new_rows`, 20, with `variant="code"` too |
+# | word vectors | GloVe | GloVe, 100,000 words | the backbone's own input embeddings, where the word's own pieces are no candidates; a GloVe file by `word_vectors` |
+# | share of new rows | 20 of 21 | up to 30 of 31 | `augmented_share` of the tokens, half by default, original rows repeated beside them; the paper's with 1 |
 # | pairs | not said | the first sentence stays at its last version | both sentences change in each new row |
 # | classifier | not said | relu of the pooled output | the architecture's own, so that the student stays an ordinary model |
 # | share of step a | 20 of 23 passes | 10 of 13 passes | half of the token budget, `intermediate_share`: only step b trains the head, and the budget is small |
+# | tokens of an ablation | as many passes, so 1 of 21 steps without augmentation | not said | as many tokens; as many passes in the paper's recipe (`augmented_share=1`, no `max_tokens`) |
+# | losses and mappings ablated | "w/o Trm" in both stages, of the others not said | not said | in both stages |
 #
 # The default is `variant="paper"` because the comparison of this book is with the paper's tables.
 #
@@ -60,7 +64,7 @@
 #
 # The paper distils 2,500 million words and then makes 23 passes over 20-fold augmented rows; here both stages together
 # see a fraction of a percent of that. Steps a and b *share* the token budget that every method of this study gets, and
-# under it the new rows are capped (the record's notes say where). A narrow student from random weights is the one that
+# new rows are a share of it (the record's notes say how many). A narrow student from random weights is the one that
 # suffers most from few tokens: students that are cut out of the backbone start with everything it knows. In the demo a
 # score near the majority class is therefore what to expect; the curves show that the losses of step a do fall.
 
@@ -126,6 +130,13 @@ tinybert_data.general_table(first)
 # %% [markdown]
 # ## New rows
 #
+# How many there were, and how much of their rows they keep. A new row whose class by the teacher is not that of its row
+# has lost what the row said. It is not labelled wrongly: the student learns the teacher's answer to the new row itself.
+
+# %%
+tinybert_data.augmentation_table(record)
+
+# %% [markdown]
 # Some rows and what was made of them:
 
 # %%

@@ -49,9 +49,10 @@ def test_reproducible_by_seed_and_each_copy_by_itself():
     a, b = (maker().make(PAIRS, everything(), 3) for _ in range(2))
     assert a == b
     assert maker().make(PAIRS, everything(), 4) != a
-    alone = maker().make(PAIRS, [(1, 2)], 3)  # no other row or copy has a say
-    assert alone == [] or alone[0] in a
-    assert sum(len(maker().make(PAIRS, [w], 3)) for w in everything()) >= len(a)
+    one = maker()
+    alone = [n for w in everything() for n in one.make(PAIRS, [w], 3)]  # no other row or copy has a say
+    assert list(dict.fromkeys(alone)) == a
+    assert len(a) > 5
 
 
 def test_no_copy_equals_its_row_or_another():
@@ -96,23 +97,33 @@ def test_batching_changes_no_candidate():
     assert together.masked_tokens == alone.masked_tokens > 0
 
 
-def test_word_of_several_pieces_takes_its_nearest_vectors():
-    """Oracle: cosine of the mean of the pieces' embeddings with every whole word."""
-    one, sentence = maker(), "the xyz was good"
-    one.prepare({(sentence, 4, 7)})
+@pytest.mark.parametrize(("word", "pieces", "barred"), [
+    ("xyz", ["x", "##y", "##z"], ["x"]),  # three letters: no candidate has fewer
+    ("xy", ["x", "##y"], ["x"]),  # two letters: "he" may come, "e" may not
+    ("filmx", ["film", "##x"], ["film"]), ("Themzé", ["the", "##m", "##z", "##e"], ["the"]),
+    ("thew", ["the", "##w"], ["the", "he"]),
+])  # fmt: skip
+def test_word_of_several_pieces_takes_its_nearest_vectors(word, pieces, barred):
+    """Oracle: cosine of the mean of the pieces' embeddings with every whole word that is long enough and no part."""
+    one, sentence = maker(), f"a {word} was good"
+    one.prepare({(sentence, 2, 2 + len(word))})
     tokenizer, table = tiny.tokenizer(), one.model.encoder.get_input_embeddings().weight.detach().numpy()
-    pieces = tokenizer.convert_tokens_to_ids(["x", "##y", "##z"])
-    vector = table[pieces].mean(0)
+    assert tokenizer.tokenize(word) == pieces
+    vector = table[tokenizer.convert_tokens_to_ids(pieces)].mean(0)
     whole = list(dict.fromkeys(w for w in tiny.VOCABULARY if w.isalpha()))
     rows = table[tokenizer.convert_tokens_to_ids(whole)]
     cosine = rows @ vector / np.linalg.norm(rows, axis=1) / np.linalg.norm(vector)
-    assert one.known[sentence, 4] == [whole[i] for i in np.argsort(-cosine)[:5]]
+    nearest = [whole[i] for i in np.argsort(-cosine)]
+    assert nearest[0] == barred[0]  # its own piece, which is no candidate
+    fitting = [w for w in nearest if len(w) >= min(3, len(word)) and w not in "".join(pieces).replace("##", "")]
+    assert one.known[sentence, 2] == fitting[:5]
+    assert not set(barred) & set(fitting)
     assert one.masked_tokens == 0
 
 
 def test_a_glove_file(tmp_path):
     path = tmp_path / "glove.txt"
-    path.write_text("xyz 1 0\nnear 0.9 0.1\nfar -1 0\nother 0 1\n")
+    path.write_text("xyz 1 0\n1990 1 0\n's 1 0\nxy 1 0\nnear 0.9 0.1\nfar -1 0\nother 0 1\n")
     one = maker(vectors=Vectors.read(str(path)), candidates=2)
     one.prepare({("an xyz, a zzz", 3, 6), ("an xyz, a zzz", 10, 13)})
     assert one.known["an xyz, a zzz", 3] == ["near", "other"]

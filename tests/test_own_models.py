@@ -42,9 +42,10 @@ def own(tmp_path_factory):
     return make
 
 
-def started(method: str, kind: str, own, films: str, folder) -> tuple[runs.Run, object]:
+def started(method: str, kind: str, own, films: str, folder, **changes) -> tuple[runs.Run, object]:
     module = importlib.import_module(f"lib.methods.{method}")
-    values = {**SCALE, **GENERAL, "text": str(folder / "text.txt"), **(SEARCH if method == "efficientbert" else {})}
+    values = {**SCALE, **GENERAL, "text": str(folder / "text.txt"), **(SEARCH if method == "efficientbert" else {}),
+              **changes}
     (folder / "text.txt").write_text("\n\n".join(t for t, _, _ in tiny.rows(1500, seed=5)))
     values = {k: v for k, v in values.items() if k in module.Config.model_fields}
     values |= {"task": films, "backbone" if method == "bert" else "teacher": own(kind)}
@@ -77,6 +78,24 @@ def test_a_sentence(method, kind, own, films, places):
     assert str(e.value).isprintable()
     assert len(str(e.value)) < 400
     assert not list(places.glob("build/artefacts/*/*"))  # said before anything was trained
+
+
+TEXTS = {"layerdrop": {"when": "pretraining"}}  # what makes a method read a text, where it need not
+
+
+@pytest.mark.parametrize("method", grid.methods())
+def test_a_text_with_scored_rows_is_refused(method, own, films, places):
+    """By every method that reads one, before anything is made of it."""
+    module = importlib.import_module(f"lib.methods.{method}")
+    if not getattr(module.Config(**TEXTS.get(method, {})), "reads_text", False):
+        assert method in ("bert", "truncated", "kd", "pkd", "theseus")
+        return
+    run, _ = started(method, "bert", own, films, places, **TEXTS.get(method, {}))
+    with open(places / "text.txt", "a") as f:
+        f.write("".join(f"\n\n{t}" for t in run.data.scored["text"]))
+    with pytest.raises(InputError, match="text .*text.txt: holds .* of the rows that task films is scored on"):
+        run.compress(module.compress)
+    assert not list(places.glob("build/artefacts/*/*"))
 
 
 def check(method, kind, own, films, places) -> None:

@@ -1,239 +1,17 @@
-"""TinyBERT against its formulas in NumPy: losses and gradients, shapes, mapping, budgets, ablations, whole runs."""
-
-import json
+"""TinyBERT: shapes, layer mapping, what is refused, both stages, ablations, whole runs."""
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from method_runs import start
+from tinybert_runs import batch_of, started
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from lib import augmentation, evaluation, fast, layers, models, parameters, stages, training
+from lib import batches, evaluation, fast, layers, models, parameters, stages, training
 from lib.errors import InputError
-from lib.methods import tinybert, tinybert_data, tinybert_losses, tinybert_shape, tinybert_studies
+from lib.methods import tinybert, tinybert_losses, tinybert_shape, tinybert_studies
 from lib.methods.tinybert import Config
-from lib.methods.tinybert_losses import Projections, Seen
-
-RNG = np.random.default_rng(0)
-LENGTHS = [5, 3, 1]
-MASK = np.array([[1] * n + [0] * (5 - n) for n in LENGTHS])
-
-
-# The losses
-
-
-def paper_states(s, t):
-    """Mean over rows of the mean over real positions and components."""
-    return np.mean([((s[b, :n] - t[b, :n]) ** 2).mean() for b, n in enumerate(LENGTHS)])
-
-
-def paper_scores(s, t):
-    """Mean over rows of (1 / heads) sum over heads of MSE over real queries and keys."""
-    return np.mean([np.mean([((s[b, h, :n, :n] - t[b, h, :n, :n]) ** 2).mean() for h in range(s.shape[1])])
-                    for b, n in enumerate(LENGTHS)])
-
-
-def code_scores(s, t):
-    """The official code: masked scores added as -10000, those at or below -100 set to 0, mean over everything."""
-    added = np.where(MASK[:, None, None, :] == 1, 0.0, -10000.0)
-    s, t = (np.where(x + added <= -100, 0.0, x + added) for x in (s, t))
-    return ((s - t) ** 2).mean()
-
-
-def test_state_loss():
-    s, t = RNG.normal(0, 1, (3, 5, 6)), RNG.normal(1, 2, (3, 5, 6))
-    a, b, m = torch.tensor(s), torch.tensor(t), torch.tensor(MASK)
-    assert tinybert_losses.state_loss(a, b, m).item() == pytest.approx(paper_states(s, t), rel=1e-5)
-    assert tinybert_losses.state_loss(a, b, m, code=True).item() == pytest.approx(((s - t) ** 2).mean(), rel=1e-5)
-
-
-def test_attention_loss():
-    s, t = RNG.normal(0, 1, (3, 2, 5, 5)), RNG.normal(1, 2, (3, 2, 5, 5))
-    s[0, 0, 0, 0] = -120.0
-    a, b, m = torch.tensor(s), torch.tensor(t), torch.tensor(MASK)
-    assert tinybert_losses.attention_loss(a, b, m).item() == pytest.approx(paper_scores(s, t), rel=1e-5)
-    assert tinybert_losses.attention_loss(a, b, m, code=True).item() == pytest.approx(code_scores(s, t), rel=1e-5)
-
-
-def test_padding_enters_no_loss_of_the_paper_and_the_code_s():
-    s, t = torch.randn(3, 5, 6), torch.randn(3, 5, 6)
-    wild = torch.where(torch.tensor(MASK)[:, :, None].bool(), s, 1e3)
-    m = torch.tensor(MASK)
-    assert tinybert_losses.state_loss(wild, t, m) == tinybert_losses.state_loss(s, t, m)
-    assert tinybert_losses.state_loss(wild, t, m, code=True) > 1e3
-    a, b = torch.randn(3, 2, 5, 5), torch.randn(3, 2, 5, 5)
-    both = (m[:, None, :, None] * m[:, None, None, :]).bool()
-    loud = torch.where(both, a, 50.0)
-    assert tinybert_losses.attention_loss(loud, b, m) == tinybert_losses.attention_loss(a, b, m)
-    keys = torch.where(m[:, None, None, :].bool(), a, 50.0)  # padded keys enter neither
-    torch.testing.assert_close(tinybert_losses.attention_loss(keys, b, m, code=True),
-                               tinybert_losses.attention_loss(a, b, m, code=True))
-
-
-def test_soft_cross_entropy_by_hand():
-    s, t = RNG.normal(0, 1, (4, 3)), RNG.normal(0, 2, (4, 3))
-    for temperature in (1.0, 4.0):
-        p = np.exp(t / temperature) / np.exp(t / temperature).sum(1, keepdims=True)
-        q = np.exp(s / temperature) / np.exp(s / temperature).sum(1, keepdims=True)
-        want = -(p * np.log(q)).sum(1).mean()
-        got = tinybert_losses.soft_cross_entropy(torch.tensor(s), torch.tensor(t), temperature)
-        assert got.item() == pytest.approx(want, rel=1e-5)
-        code = tinybert_losses.soft_cross_entropy(torch.tensor(s), torch.tensor(t), temperature, code=True)
-        assert code.item() == pytest.approx(want / 3, rel=1e-5)
-    even = tinybert_losses.soft_cross_entropy(torch.zeros(2, 4), torch.zeros(2, 4))
-    assert even.item() == pytest.approx(np.log(4))
-    with pytest.raises(ValueError, match="two classes"):
-        tinybert_losses.soft_cross_entropy(torch.zeros(2, 1), torch.zeros(2, 1))
-
-
-# The whole intermediate loss on tiny models
-
-
-def batch_of(n=3):
-    return tiny.encoded(n, seed=3).batch(np.arange(n))
-
-
-def oracle_scores(model, batch):
-    """Q K^T / sqrt(d) of each layer from the layer's own weights and transformers' own hidden states."""
-    inputs = {k: batch[k] for k in layers.INPUTS if k in batch}
-    with torch.no_grad():
-        states = model(**inputs, output_hidden_states=True).hidden_states
-        out = []
-        for h, layer in zip(states, layers.encoder_layers(model), strict=False):
-            inner = layer.attention.self
-            d = inner.attention_head_size
-
-            def heads(x, d=d):
-                return x.view(*x.shape[:2], -1, d).transpose(1, 2)
-
-            q, k = heads(inner.query(h)), heads(inner.key(h))
-            out.append((q @ k.transpose(-1, -2) / d**0.5).numpy())
-    return [s.numpy() for s in states], out
-
-
-@pytest.mark.parametrize("code", [False, True])
-@pytest.mark.parametrize("mapping", [[2, 4], [3, 4], [1, 2]])
-def test_the_whole_loss_of_a_batch(code, mapping):
-    """Two layers of width 16 learn from four of width 32, both of four heads."""
-    teacher = tiny.classifier(layers=4, seed=1)
-    student = tiny.classifier(layers=2, seed=2, hidden_size=16)
-    torch.manual_seed(5)
-    projections, batch = Projections(16, 32, code), batch_of()
-    mask = batch["attention_mask"].numpy()
-    plan = tinybert.Plan(None, mapping, tinybert_losses.TERMS, code)
-    got = tinybert.state_loss(teacher, plan)(tinybert.Distilled(student, projections), batch, None)
-    (s, sa), (t, ta) = oracle_scores(student, batch), oracle_scores(teacher, batch)
-
-    def project(x, linear):
-        bias = 0 if linear.bias is None else linear.bias.detach().numpy()
-        return x @ linear.weight.detach().numpy().T + bias
-
-    lengths = mask.sum(1)
-
-    def states(a, b):
-        if code:
-            return ((a - b) ** 2).mean()
-        return np.mean([((a[i, :n] - b[i, :n]) ** 2).mean() for i, n in enumerate(lengths)])
-
-    def attention(a, b):
-        if code:
-            keep = mask[:, None, None, :] == 1
-            return (np.where(keep, a - b, 0.0) ** 2).mean()
-        return np.mean([((a[i, :, :n, :n] - b[i, :, :n, :n]) ** 2).mean() for i, n in enumerate(lengths)])
-
-    want = {"embedding": states(project(s[0], projections.embedding), t[0]),
-            "hidden": sum(states(project(s[m + 1], projections.hidden), t[g]) for m, g in enumerate(mapping)),
-            "attention": sum(attention(sa[m], ta[g - 1]) for m, g in enumerate(mapping))}
-    assert got.logs == pytest.approx(want, rel=1e-4)
-    assert got.value.item() == pytest.approx(sum(want.values()), rel=1e-4)
-
-
-def test_projections_of_the_two_variants():
-    paper, code = Projections(16, 32), Projections(16, 32, code=True)
-    assert paper.embedding is not paper.hidden
-    assert sum(p.numel() for p in paper.parameters()) == 2 * 16 * 32
-    assert code.embedding is code.hidden
-    assert sum(p.numel() for p in code.parameters()) == 16 * 32 + 32
-
-
-@pytest.mark.parametrize("code", [False, True])
-def test_gradients_by_finite_differences(code):
-    """In float64, along a random direction, for the student's weights and for the projections."""
-    student, teacher = (tiny.classifier(layers=n, seed=n, hidden_size=w).double() for n, w in ((2, 16), (4, 32)))
-    torch.manual_seed(0)
-    model = tinybert.Distilled(student, Projections(16, 32, code)).double()
-    batch = batch_of()
-    with torch.no_grad():
-        theirs = tinybert_losses.watch(teacher, batch)
-
-    def value():
-        seen = tinybert_losses.watch(model.student, batch)
-        mask = batch["attention_mask"]
-
-        def states(a, b):
-            squares = ((a - b) ** 2).mean(-1)
-            return squares.mean() if code else ((squares * mask).sum(1) / mask.sum(1)).mean()
-
-        total = states(model.projections.embedding(seen.states[0]), theirs.states[0])
-        for m, g in enumerate((2, 4)):
-            total = total + states(model.projections.hidden(seen.states[m + 1]), theirs.states[g])
-            d = seen.scores[m] - theirs.scores[g - 1]
-            if code:
-                total = total + (torch.where(mask[:, None, None, :].bool(), d, 0.0) ** 2).mean()
-            else:
-                pairs = mask[:, :, None] * mask[:, None, :]
-                total = total + (((d**2).mean(1) * pairs).sum((1, 2)) / pairs.sum((1, 2))).mean()
-        return total
-
-    loss = tinybert_losses.intermediate_loss(tinybert_losses.watch(model.student, batch), theirs, model.projections,
-                                             batch["attention_mask"], [2, 4], code=code)
-    loss.value.backward()
-    trained = [p for p in model.parameters() if p.grad is not None]
-    assert len(trained) > 20
-    direction = [torch.randn_like(p) for p in trained]
-    for p, d in zip(trained, direction, strict=True):
-        if p is student.get_input_embeddings().weight:
-            d[0] = 0.0  # torch gives the padding word no gradient, and in the code's variant padding has a say
-    slope = sum((p.grad * d).sum() for p, d in zip(trained, direction, strict=True)).item()
-    with torch.no_grad():
-        ends = []
-        for sign in (1, -1):
-            for p, d in zip(trained, direction, strict=True):
-                p += sign * 1e-5 * d
-            ends.append(value().item())
-            for p, d in zip(trained, direction, strict=True):
-                p -= sign * 1e-5 * d
-    norm = sum((p.grad**2).sum() for p in trained).sqrt().item()
-    assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-4 * norm)  # losses are computed in float32
-    assert abs(slope) > 1e-3 * norm
-    assert all(p.grad is None for p in (student.classifier.weight, student.bert.pooler.dense.weight))
-
-
-def test_a_loss_without_attention_scores_is_an_error():
-    student = tiny.classifier(layers=2, attention="sdpa")
-    with pytest.raises(RuntimeError, match="0 attention maps for 2 layers"):
-        tinybert_losses.watch(student, batch_of())
-    same = tiny.classifier(layers=2)
-    seen = tinybert_losses.watch(same, batch_of())
-    assert len(seen.scores) == 2
-    with pytest.raises(RuntimeError, match="the attention loss is 0"):
-        tinybert_losses.intermediate_loss(seen, seen, Projections(32, 32), batch_of()["attention_mask"], [1, 2])
-    with pytest.raises(RuntimeError, match="the attention loss is 0"):
-        tinybert_losses.intermediate_loss(seen, Seen(seen.states, []), Projections(32, 32),
-                                          batch_of()["attention_mask"], [])
-
-
-def test_terms_can_be_left_out():
-    a, b = (tinybert_losses.watch(tiny.classifier(layers=2, seed=s), batch_of()) for s in (0, 1))
-    mask = batch_of()["attention_mask"]
-    whole = tinybert_losses.intermediate_loss(a, b, Projections(32, 32), mask, [1, 2])
-    assert set(whole.logs) == set(tinybert_losses.TERMS)
-    for term in tinybert_losses.TERMS:
-        part = tinybert_losses.intermediate_loss(a, b, Projections(32, 32), mask, [1, 2], (term,))
-        assert set(part.logs) == {term}
-        assert part.value.item() == pytest.approx(part.logs[term])
-
+from lib.methods.tinybert_losses import Projections
 
 # Shapes and mapping
 
@@ -306,56 +84,7 @@ def test_bad_parameters_are_one_line(values, says):
         parameters.validate(Config, values)
 
 
-# Budgets and rows
-
-
-@pytest.mark.parametrize(("original", "tokens", "new_rows", "least", "want"), [
-    (100, 1000, 20, 0.5, (100, 900)),  # enough budget: every row of it is new or original, none twice
-    (100, 1000, 3, 0.5, (100, 300)),  # N_a is the cap
-    (1000, 500, 20, 0.5, (250, 250)),  # short: half of it new
-    (1000, 500, 20, 0.0, (500, 0)), (1000, 1000, 20, 0.0, (1000, 0)),
-])  # fmt: skip
-def test_shares(original, tokens, new_rows, least, want):
-    assert tinybert_data.shares(original, tokens, new_rows, least) == want
-
-
-TEXT = {"text_tokens": 2000, "text_length": 32, "head_epochs": 0.2, "general_epochs": 1}
-
-
-def started(places, **values):
-    own = places / "prose.txt"
-    if not own.exists():
-        rng, words = np.random.default_rng(0), [w for w in tiny.VOCABULARY if w.isalpha() and len(w) > 2]
-        own.write_text("\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(800)))
-    return start("tinybert", Config, places, **{"text": str(own), **TEXT, **values})
-
-
-def test_budget_is_that_of_the_other_methods(places):
-    run = started(places, epochs=3, intermediate_share=0.25)
-    whole = 3 * int(run.train.lengths.sum())
-    assert tinybert_data.budget(run) == (round(0.25 * whole), whole - round(0.25 * whole))
-    assert sum(tinybert_data.budget(run.with_parameters(max_tokens=300))) == 300
-
-
-def test_augmented_rows_of_a_run(places):
-    run = started(places, max_tokens=1200)
-    rows = tinybert_data.augmented(run, 900, False)
-    again = tinybert_data.augmented(run, 900, False)
-    assert rows.inputs == again.inputs
-    artefact = run.artefacts[-1]
-    saved = [augmentation.New(*r) for r in json.loads((artefact.folder / "rows.json").read_text())]
-    old = len(rows) - len(saved)
-    assert saved
-    assert rows.lengths[old:].sum() <= 1.3 * 450 + 20
-    assert rows.lengths[:old].sum() <= 450
-    np.testing.assert_array_equal(rows.labels[old:], run.train.labels[[n.row for n in saved]])
-    texts = run.data.train["text"]
-    assert all(len(n.text.split()) == len(texts[n.row].split()) and n.text != texts[n.row] for n in saved)
-    decoded = [run.tokenizer.decode(ids, skip_special_tokens=True) for ids in rows.inputs["input_ids"][old:]]
-    assert decoded == [n.text for n in saved]
-    assert any("capped by the token budget of 900" in n for n in run.notes)
-    assert any("no GloVe file" in n for n in run.notes)
-    assert tinybert_data.augmented(run.with_parameters(seed=1), 900, False).inputs != rows.inputs
+# Stages
 
 
 def test_a_whole_run(places):
@@ -366,7 +95,10 @@ def test_a_whole_run(places):
     assert {"intermediate_loss", "embedding", "hidden", "attention", "loss", "held_out"} <= set(record.curve)
     assert [a.kind for a in record.artefacts] == ["teacher", "tinybert-general", "mlm-head", "augmented-rows"]
     whole = 2 * int(run.train.lengths.sum())
-    assert 0.8 * whole < record.tokens <= whole
+    assert whole - 2 * run.p.batch_size * run.train.lengths.max() < record.tokens <= whole  # each step ends in a batch
+    assert set(record.study["augmentation"]) == {"new_rows", "share_of_tokens", "masked_words_right", "asked",
+                                                 "same_class"}  # fmt: skip
+    assert 0 < record.study["augmentation"]["share_of_tokens"] <= 0.51
     assert record.steps == record.curve["loss"][-1][0]
     assert record.curve["intermediate_loss"][-1][0] < record.curve["loss"][0][0]
     loaded, info = AutoModelForSequenceClassification.from_pretrained(run.output, output_loading_info=True)
@@ -380,20 +112,58 @@ def test_a_whole_run(places):
     assert [loaded.config.id2label[i] for i in range(2)] == list(run.task.labels)
 
 
-def test_the_steps_are_apart_and_learn(places):
-    """Step a lowers its loss and leaves head and teacher alone."""
-    run = started(places, epochs=4, without=["augmentation"])
+@pytest.fixture
+def trainings(monkeypatch):
+    """Every call of the training loop in order: settings, rows, the model's state before and after, history."""
+    seen, train = [], training.train
+
+    def watched(model, loss, data, settings, **more):
+        before = tiny.state(model)
+        history = train(model, loss, data, settings, **more)
+        seen.append((settings, data, before, tiny.state(model), history))
+        return history
+
+    monkeypatch.setattr(training, "train", watched)
+    return seen
+
+
+def test_the_steps_are_apart_and_learn(places, trainings):
+    """Step a lowers its loss and leaves head, pooler and teacher alone; step b begins where it ended."""
+    run = started(places, epochs=4, intermediate_lr=3e-3, without=["augmentation", "general"])
     teacher = run.teacher().model
-    before = tiny.state(teacher)
-    chosen = tinybert.plan(run.p)
-    model = tinybert.start(run, teacher, chosen)
-    head = tiny.state(model.student.classifier)
-    first, _ = tinybert_data.budget(run)
-    a = training.train(model, tinybert.state_loss(teacher, chosen), run.train,
-                       tinybert_data.settings(run, first, lr=3e-3))
-    assert tiny.same(head, tiny.state(model.student.classifier))
-    assert a.curve["loss"][-1][1] < 0.8 * a.curve["loss"][0][1]
-    assert tiny.same(before, tiny.state(teacher))
+    untouched = tiny.state(teacher)
+    trainings.clear()
+    student, history = tinybert.compress(run, teacher)
+    (_, rows, start, middle, _), (_, rows_b, start_b, end, _) = trainings
+    assert rows is rows_b is run.train
+    head = [k for k in start if "classifier" in k or "pooler" in k]
+    assert len(head) == 4
+    assert tiny.same(start, middle, head)
+    assert not any(tiny.same(start, middle, [k]) for k in start if "embeddings.word" in k or "projections" in k)
+    curve = history.curve["intermediate_loss"]
+    assert curve[-1][1] < 0.8 * curve[0][1]
+    assert set(start_b) == {k.removeprefix("student.") for k in middle if k.startswith("student.")}
+    assert tiny.same(start_b, {k.removeprefix("student."): v for k, v in middle.items()}, start_b)
+    assert not any(tiny.same(start_b, end, [k]) for k in end if "classifier" in k)
+    assert tiny.same(end, tiny.state(student))
+    assert tiny.same(untouched, tiny.state(teacher))
+
+
+@pytest.mark.parametrize("variant", ["", "code"])
+def test_rates_and_order_of_the_steps(places, trainings, variant):
+    """Step a has its own rate, constant in the code; the batches of step b come in another order."""
+    run = started(places, epochs=2, lr=1e-3, intermediate_lr=2e-4, warmup=0.2, variant=variant, seed=3,
+                  without=["augmentation", "general"])
+    teacher = run.teacher().model
+    trainings.clear()
+    tinybert.compress(run, teacher)
+    a, b = (t[0] for t in trainings)
+    assert (a.lr, a.warmup, a.decay) == ((2e-4, 0.0, False) if variant else (2e-4, 0.2, True))
+    assert (b.lr, b.warmup, b.decay) == (1e-3, 0.2, True)
+    assert a.seed == 3
+    orders = [np.concatenate(batches.epoch_batches(run.train.lengths, 8, s.seed, 0)) for s in (a, b)]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert list(orders[0]) != list(orders[1])
 
 
 def test_general_distillation_is_shared_and_starts_the_student(places):
@@ -405,13 +175,16 @@ def test_general_distillation_is_shared_and_starts_the_student(places):
     assert 0 < arts[0].meta["tokens"] <= 2000
     teacher = tiny.classifier(layers=4)
     students = [tinybert.start(r, teacher, tinybert.plan(r.p)) for r in runs_]
-    for name, value in students[0].student.base_model.encoder.state_dict().items():
-        assert torch.equal(value, students[1].student.base_model.encoder.state_dict()[name])
+    encoders = [tiny.state(s.student.base_model) for s in students]
+    shared = [k for k in encoders[0] if "pooler" not in k]
+    assert any("word_embeddings" in k for k in shared)
+    assert tiny.same(*encoders, shared)
+    assert not tiny.same(*encoders)  # poolers are drawn from the seed
     assert not torch.equal(students[0].student.classifier.weight, students[1].student.classifier.weight)
     assert torch.equal(students[0].projections.hidden.weight, students[1].projections.hidden.weight)
     scratch = tinybert.start(started(places, without=["general"]), teacher, tinybert.plan(runs_[0].p))
-    first = next(iter(students[0].student.base_model.encoder.parameters()))
-    assert not torch.equal(first, next(iter(scratch.student.base_model.encoder.parameters())))
+    drawn = tiny.state(scratch.student.base_model)
+    assert not any(tiny.same(drawn, encoders[0], [k]) for k in shared if k.endswith("weight") and "Norm" not in k)
     other = started(places, variant="code")
     assert tinybert.general(other.p, other.tokenizer, tinybert.plan(other.p)).key != arts[0].key
 
@@ -433,45 +206,37 @@ def test_ablations(places, without, curves, kinds):
         assert set(history.curve) == {"loss", "held_out"}
 
 
-@pytest.mark.parametrize("variant", ["", "code"])
-def test_regression_uses_original_rows_in_step_b(places, variant):
-    run = started(places, regression=True, variant=variant, epochs=2)
-    teacher, chosen = run.teacher().model, tinybert.plan(run.p)
-    loss, rows, _ = tinybert.prediction(run, teacher, tinybert_data.joined(run.train, run.train), 4000, chosen.code)
-    assert len(rows) == len(run.train)
-    batch = rows.batch(np.arange(6))
-    student = tinybert.start(run, teacher, chosen).student.eval()
-    with torch.no_grad():
-        own, theirs = layers.classify(student, batch)[:, 0], layers.classify(teacher.eval(), batch)[:, 0]
-    want = ((own - (batch["labels"] if variant == "code" else theirs)) ** 2).mean()
-    got = loss(student, batch, None).detach()
-    assert float(got) == pytest.approx(want.item(), rel=1e-4)
+def test_heads_that_do_not_fit_need_the_attention_loss_left_out(places):
+    """A student of two heads; its teacher has four."""
+    with pytest.raises(InputError, match="heads: a student of 2 attention heads .*without=attention"):
+        tinybert.compress(started(places, heads=2), None)
+    run = started(places, heads=2, without=["attention", "augmentation"], max_tokens=400)
+    student, history = run.compress(tinybert.compress)
+    assert student.config.num_attention_heads == 2
+    assert {"embedding", "hidden"} <= set(history.curve)
+    assert "attention" not in history.curve
+    assert run.finish(student, history).tokens > 0
 
 
-def test_the_code_s_teacher_has_dropout_and_the_paper_s_has_none():
-    teacher = tiny.classifier(layers=4, dropout=0.5)
-    step = training.Step(0, 1, 0, 0)
-    for code in (False, True):
-        student = tiny.classifier(layers=2, seed=2)
-        model = tinybert.Distilled(student, Projections(32, 32, code))
-        loss = tinybert.state_loss(teacher, tinybert.Plan(None, [2, 4], tinybert_losses.TERMS, code))
-        torch.manual_seed(0)
-        values = {loss(model, batch_of(), step).value.item() for _ in range(3)}
-        assert len(values) == (3 if code else 1)
+def test_attention_that_cannot_be_replaced_needs_the_attention_loss_left_out(places):
+    """Megatron-BERT computes its own: the study never sees its scores."""
+    with pytest.raises(InputError, match="attention scores before softmax cannot be had.*without=attention"):
+        tinybert.compress(started(places, kind="megatron-bert"), None)
+    run = started(places, kind="megatron-bert", without=["attention", "augmentation"], max_tokens=400)
+    student, history = run.compress(tinybert.compress)
+    assert student.config._attn_implementation == "eager"
+    assert {"embedding", "hidden"} <= set(history.curve)
+    record = run.finish(student, history)
+    assert "tinybert-general" in [a.kind for a in record.artefacts]
 
 
-def test_accumulation_changes_nothing():
-    """The paper's means are over rows, so that (8, 1) equals (2, 4)."""
-    curves = []
-    for size, accumulation in ((8, 1), (2, 4)):
-        teacher, student = tiny.classifier(layers=4, seed=1), tiny.classifier(layers=2, seed=2, hidden_size=16)
-        torch.manual_seed(0)
-        model = tinybert.Distilled(student, Projections(16, 32))
-        plan = tinybert.Plan(None, [2, 4], tinybert_losses.TERMS, False)
-        settings = training.Settings(batch_size=size, accumulation=accumulation, lr=1e-3, precision="fp32", epochs=2)
-        history = training.train(model, tinybert.state_loss(teacher, plan), tiny.encoded(24), settings)
-        curves.append([v for _, v in history.curve["loss"]])
-    np.testing.assert_allclose(curves[0], curves[1], rtol=2e-3)
+def test_without_the_attention_loss_no_scores_are_kept():
+    student = tiny.classifier(layers=2, attention="sdpa")
+    seen = tinybert_losses.watch(student, batch_of(), scores=False)
+    assert (len(seen.states), seen.scores) == (3, [])
+    chosen = tinybert.Plan(None, [1, 2], ("hidden",), False)
+    loss = tinybert.state_loss(tiny.classifier(layers=2, seed=1, attention="sdpa"), chosen)
+    assert set(loss(tinybert.Distilled(student, Projections(32, 32)), batch_of(), None).logs) == {"hidden"}
 
 
 @pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra"])

@@ -5,8 +5,9 @@
 
 `variant="paper"`, the default, and `variant="code"` differ in the reductions of the losses and the projections
 (`tinybert_losses`), and in the code's active dropout of the teacher, constant learning rate of step a, gold scores in
-step b of regression, and augmentation (`tinybert_data`). The code's relu between pooler and classifier is left out
-everywhere: the student stays an ordinary model of its architecture.
+step b of regression, and augmentation (`tinybert_data`), but for its list of stop words and its N_a for each task. The
+code's relu between pooler and classifier is left out everywhere: the student stays an ordinary model of its
+architecture.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lib.training import History, Loss
 
 # Ablations of the paper (methods.md 9.5): stages, the augmentation, and the terms of the losses.
 PARTS = ("general", "task", "augmentation", "embedding", "hidden", "attention", "prediction")
+STEP_B = 2**31  # added to the run's seed, which is below it: step b has an order of batches of its own
 
 
 class Config(mlm.General):
@@ -47,7 +49,7 @@ class Config(mlm.General):
     intermediate: Annotated[Int, Field(ge=0)] = 0
     mapping: Literal["uniform", "top", "bottom"] = "uniform"
     without: Strs = []  # parts that are left out, see PARTS
-    # Of the token budget: what step a gets. In the paper 20 of 23 passes, 10 of 13 in the official README; with few
+    # Of the budget: what step a gets. In the paper 20 of 23 passes, 10 of 13 in the official README; with few
     # tokens the head, which only step b trains, needs more of them.
     intermediate_share: Annotated[Float, Field(gt=0, lt=1)] = 0.5
     intermediate_lr: Annotated[Float, Field(gt=0, le=1)] = 5e-4  # of step a; 5e-5 in the paper, for 20 passes and more
@@ -56,8 +58,20 @@ class Config(mlm.General):
     new_rows: Annotated[Int, Field(ge=1, le=1000)] = 20  # N_a, for each row
     replace: Annotated[Float, Field(gt=0, le=1)] = 0.4  # p_t
     candidates: Annotated[Int, Field(ge=1, le=1000)] = 15  # K
-    augmented_share: Annotated[Float, Field(ge=0, le=1)] = 0.5  # least share of new rows where the budget is short
+    # Share of new rows in the tokens of a step, at most; original rows, repeated, are the rest. 1 is the paper's: N_a
+    # new rows beside each original one, see `fold`
+    augmented_share: Annotated[Float, Field(ge=0, le=1)] = 0.5
     word_vectors: Str = ""  # a GloVe text file; empty: the backbone's own input embeddings
+
+    @property
+    def fold(self) -> int:
+        """Rows that one of `epochs` reads for each original one, in a step on new rows.
+
+        1, so that the tokens are those of every other method; 1 + N_a in the paper's recipe (`augmented_share=1` and
+        no `max_tokens`), where a pass goes over all the rows that a step has.
+        """
+        papers = self.augmented_share == 1 and not self.max_tokens and "augmentation" not in self.without
+        return 1 + self.new_rows if papers else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +115,14 @@ class Distilled(nn.Module):
 
 def state_loss(teacher: nn.Module, chosen: Plan):
     """The loss function of general distillation and of step a: `training.train` gets a `Distilled`."""
+    scores = "attention" in chosen.terms
 
     def loss(model: Distilled, batch: dict, step) -> Loss:
         teacher.train(chosen.code and step is not None)  # the official code never switches its dropout off
         with torch.no_grad():
-            theirs = tinybert_losses.watch(teacher, batch)
+            theirs = tinybert_losses.watch(teacher, batch, scores)
         return tinybert_losses.intermediate_loss(
-            tinybert_losses.watch(model.student, batch), theirs, model.projections, batch["attention_mask"],
+            tinybert_losses.watch(model.student, batch, scores), theirs, model.projections, batch["attention_mask"],
             chosen.mapping, chosen.terms, chosen.code)
 
     return loss
@@ -126,7 +141,8 @@ def general(p: Config, tokenizer, chosen: Plan) -> artefacts.Artefact:
         sequences = text.load(p.text, tokenizer, p.text_length, p.text_tokens)
         torch.manual_seed(0)
         teacher = models.load_encoder(p.backbone).to(training.device()).eval()
-        student = tinybert_shape.build(tinybert_shape.student_config(teacher.config, chosen.shape), AutoModel)
+        student = tinybert_shape.build(tinybert_shape.student_config(teacher.config, chosen.shape), AutoModel,
+                                       teacher.config._attn_implementation)
         wide = teacher.config.hidden_size
         model = Distilled(student, tinybert_losses.Projections(chosen.shape.width, wide, chosen.code))
         loss = state_loss(teacher, chosen)
@@ -160,7 +176,7 @@ def start(run, teacher: nn.Module, chosen: Plan) -> Distilled:
     config = tinybert_shape.student_config(models.configuration(p.backbone), chosen.shape,
                                            **models.names(run.task))
     torch.manual_seed(p.seed)
-    student = tinybert_shape.build(config)
+    student = tinybert_shape.build(config, attention=models.attention_for(models.resolve(p.backbone), p.backbone))
     projections = tinybert_losses.Projections(chosen.shape.width, teacher.config.hidden_size, chosen.code)
     model = Distilled(student, projections).to(training.device())
     if "general" in p.without:
@@ -183,39 +199,46 @@ def start(run, teacher: nn.Module, chosen: Plan) -> Distilled:
 
 
 def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
-    """Both stages; steps a and b share the run's token budget. Returns (student, history of both steps)."""
+    """Both stages; steps a and b share the run's token budget. Returns (student, history of both steps).
+
+    The run's `study` says what augmentation did to the rows.
+    """
+    text.refuse_overlap(run.p.text, run.data)
     p, chosen = run.p, plan(run.p)
     model = start(run, teacher, chosen)
     if "task" in p.without:  # the paper does not say on which rows; here the original ones
         return model.student, bert.fine_tune(run, model.student)
     first, second = tinybert_data.budget(run)
-    rows = run.train if "augmentation" in p.without else tinybert_data.augmented(run, max(first, second), chosen.code)
+    rows = run.train
+    if "augmentation" not in p.without:
+        made = tinybert_data.augmented(run, max(first, second) if tinybert_data.reads_new(run)[1] else first,
+                                       chosen.code)
+        rows = made.data
+        if not run.trial:
+            run.study = {"augmentation": tinybert_data.described(run, teacher, made)}
     constant = {"warmup": 0.0, "decay": False} if chosen.code else {}
     a = training.train(model, state_loss(teacher, chosen), rows, tinybert_data.settings(
         run, first, lr=p.intermediate_lr, **constant), checkpoints=run.checkpoints("intermediate"))
     a.curve["intermediate_loss"] = a.curve.pop("loss", [])
     teacher.eval()
-    loss, rows, seconds = prediction(run, teacher, rows, second, chosen.code)
-    b = training.train(model.student, loss, rows, tinybert_data.settings(run, second), evaluate=run.scores,
-                       checkpoints=run.checkpoints())
+    settings = tinybert_data.settings(run, second, seed=p.seed + STEP_B)
+    loss, rows, seconds = prediction(run, teacher, rows, settings, chosen.code)
+    b = training.train(model.student, loss, rows, settings, evaluate=run.scores, checkpoints=run.checkpoints())
     teacher.eval()
     history = stages.joined(a, b)
     history.seconds += seconds
     return model.student, history
 
 
-def prediction(run, teacher: nn.Module, rows: Encoded, budget: int, code: bool) -> tuple:
-    """(loss function, rows, seconds of asking the teacher) of step b.
+def prediction(run, teacher: nn.Module, rows: Encoded, s: training.Settings, code: bool) -> tuple:
+    """(loss function, rows, seconds of asking the teacher) of step b, whose settings are `s`.
 
     Original rows for regression (paper) and without the prediction loss, where the labels teach.
     """
-    if "prediction" in run.p.without:
-        return bert.supervised, run.train, 0.0
-    if run.task.regression:
-        rows = run.train
-        if code:
-            return bert.supervised, rows, 0.0
-    s, seconds = tinybert_data.settings(run, budget), 0.0
+    rows = rows if tinybert_data.reads_new(run)[1] else run.train
+    if "prediction" in run.p.without or run.task.regression and code:
+        return bert.supervised, rows, 0.0
+    seconds = 0.0
     if code:  # dropout is active: no answer may be kept
         ask = teacher_cache.live(teacher)
         teacher.train()
@@ -223,7 +246,7 @@ def prediction(run, teacher: nn.Module, rows: Encoded, budget: int, code: bool) 
         began = time.perf_counter()
         window = s.batch_size * s.accumulation
         seen = np.unique(np.concatenate(batches.plan(rows.lengths, window, s.seed, s.epochs, s.max_tokens)))
-        ask = teacher_cache.Cached(seen, teacher_cache.compute(teacher, rows, seen, training.precision(s.precision)))
+        ask = tinybert_data.answers(teacher, rows, seen, s.precision)
         seconds = time.perf_counter() - began
 
     def loss(model: nn.Module, batch: dict, step) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """TinyBERT's losses (Jiao et al. 2020, arXiv 1909.10351, equations 7 to 10) and the projections that they need.
 
-`seen = watch(model, batch)` runs a model and keeps what is compared: hidden states and attention scores before softmax.
+`seen = watch(model, batch)` runs a model and keeps what is compared: hidden states, attention scores before softmax.
 
 Paper and official code differ (methods.md 9.2 and 9.6), which `code` chooses everywhere here:
 * paper: a mean over the real positions of each row, then over the rows, so that padding never enters;
@@ -9,6 +9,7 @@ Paper and official code differ (methods.md 9.2 and 9.6), which `code` chooses ev
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -25,20 +26,23 @@ HIDDEN_BELOW = -100.0  # official code: masked scores are -10000; what is at or 
 
 @dataclass
 class Seen:
-    """Hidden states (B, T, H), entry 0 of the embeddings, and attention scores (B, heads, T, T) of each layer."""
+    """Hidden states (B, T, H), entry 0 of the embeddings; attention scores (B, heads, T, T) of each layer, or none."""
 
     states: list[torch.Tensor]
     scores: list[torch.Tensor]
 
 
-def watch(model: nn.Module, batch: dict) -> Seen:
-    """One forward pass. `RuntimeError` where the scores are not one a layer: the attention is not the study's then."""
-    with capture_hidden(model) as states, fast.capture_scores() as scores:
+def watch(model: nn.Module, batch: dict, scores: bool = True) -> Seen:
+    """One forward pass; with `scores=False` any attention will do, and none of its scores are kept.
+
+    `RuntimeError` where the scores are not one a layer: the attention is not the study's then.
+    """
+    with capture_hidden(model) as states, fast.capture_scores() if scores else contextlib.nullcontext([]) as found:
         model(**{k: batch[k] for k in layers.INPUTS if k in batch})
-    if len(scores) != len(states) - 1:
-        raise RuntimeError(f"{type(model).__name__}: {len(scores)} attention maps for {len(states) - 1} layers; load "
+    if scores and len(found) != len(states) - 1:
+        raise RuntimeError(f"{type(model).__name__}: {len(found)} attention maps for {len(states) - 1} layers; load "
                            f"it with attn_implementation={fast.ATTENTION!r}")
-    return Seen(list(states), list(scores))
+    return Seen(list(states), list(found))
 
 
 class Projections(nn.Module):

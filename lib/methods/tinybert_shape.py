@@ -66,9 +66,12 @@ def student_config(config: PretrainedConfig, shape: Shape, **changes) -> Pretrai
     return config
 
 
-def build(config: PretrainedConfig, cls=AutoModelForSequenceClassification):
-    """A model of a configuration with random weights from torch's generator, the study's attention and dropout."""
-    return fast.install(cls.from_config(config, attn_implementation=fast.ATTENTION))
+def build(config: PretrainedConfig, cls=AutoModelForSequenceClassification, attention: str = fast.ATTENTION):
+    """A model of a configuration with random weights from torch's generator, and the study's dropout.
+
+    `attention`: that of the backbone, the study's where the architecture takes it (`models.attention_for`).
+    """
+    return fast.install(cls.from_config(config, attn_implementation=attention))
 
 
 def layer_mapping(teacher: int, student: int, mapping: str) -> list[int]:
