@@ -46,19 +46,27 @@
 # | candidates | 80 before the partition, then without end | `candidates`, a handful in the demo, tens at `glue` |
 # | classifiers | LightGBM, ten settings | scikit-learn's gradient boosting, four settings |
 # | what a classifier sees | the list of operations | their counts, the height, $s$ and $d$ of each layer |
+# | a mutation | changes a tree once, or leaves it if that gave nothing allowed | each layer keeps its function with probability 1/2, else it is changed until it is another |
+# | parallel forms, such as $W_1 x + W_2 x$ | in the space | not in it: $W_1$ stands inside $W_2$ |
 # | model size | 15-16M | the same window, as a share of the released feed-forward parameters |
-# | supernet of stage 3 | several tasks at once | the fitness task |
-# | the final student starts from | the supernet of stage 3 | slices of the plain supernet, for the released, the searched and the control alike |
-# | means of the losses | over padding too | over real tokens |
-# | prediction loss | mean over classes too | the same; for regression the labels |
+# | weight-sharing supernet of stage 3 | text, then several tasks at once | text, then the fitness task |
+# | plain supernets | one of Wikipedia for stages 1 and 2, one of Wikipedia and books for the final student | one for both; the released, the searched and the control start from its slices |
+# | released functions, fewer layers | six layers | those at the same relative depth, as layers are paired in distillation; a note of the run names them |
+# | means of the losses | over padding too | over real tokens, which shifts the balance of the terms against the prediction |
+# | prediction loss | mean over classes too, so that it weighs less with more of them | the same; for regression the labels |
+# | text | pairs of segments, token types 0 and 1 | single pieces, token type 0 alone |
+# | EfficientBERT+ | starts from the supernet after its multi-task training | not offered: there is no multi-task training here |
 #
-# **The control.** Initialisation and distillation may matter more than the functions, and the paper does not separate
-# them. `control = True` puts the plain $W_2\,\mathrm{gelu}(W_1 x)$ under the same stacks, ratios, starting weights and
-# training (`study = "control"` makes both runs).
+# **The control.** Initialisation and distillation may matter more than the functions, and no comparison that separates
+# them was read in the paper. `control = True` puts the plain $W_2\,\mathrm{gelu}(W_1 x)$ under the same stacks, ratios,
+# starting weights and training (`study = "control"` makes both runs). The starting weights were trained for the plain
+# function, which favours the control.
 #
 # **The search's own ablations**, `study = "search"`: from a warm supernet; from random weights (`warm_up = False`, the
 # final student starts as before, so that only what was found differs); and as many candidates in one stage, functions
-# and sizes together (`candidates = [48, 0, 0]`).
+# and sizes together (`candidates = [48, 0, 0]`). The candidates are as many, the tokens are not: in the third stage one
+# supernet is trained instead of each candidate. Each variant searches once, and all seeds of the final student share
+# what it found: the spread of their scores says nothing about the luck of a search.
 #
 # ## What is small here
 #
@@ -106,6 +114,12 @@ plots.summary(record)
 
 # %%
 plots.curves(record)
+
+# %% [markdown]
+# Losses on held-out text before and after the stages that come before the task, of the plain supernet and of the student:
+
+# %%
+efficientbert_studies.general_table(record)
 
 # %% [markdown]
 # The functions of the student:

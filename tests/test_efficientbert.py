@@ -72,13 +72,20 @@ def test_the_whole_chain(run):
     before = tiny.state(teacher)
     student, history, record = trained(r)
     assert tiny.same(before, tiny.state(teacher))
-    assert student.config.ffns == efficientbert_model.spread(efficientbert_model.RELEASED, 2)
+    assert student.config.ffns == [list(efficientbert_model.RELEASED[i]) for i in (2, 5)]
     assert student.config.hidden_size == 4 * 5  # heads of 8 * 540 / 768
     assert {a.kind for a in record.artefacts} == {"teacher", "efficientbert-supernet", "efficientbert-student"}
     assert all(a.tokens > 0 for a in record.artefacts)
     assert set(record.curve) >= {"loss", "embedding", "attention", "hidden", "prediction", "held_out"}
     assert record.study["architecture"] == student.config.ffns
-    assert any("spread over 2 layers" in n for n in record.notes)
+    assert any("the 2 layers here have those of 3, 6" in n for n in record.notes)
+    assert not any("no raw backbone" in n for n in record.notes)
+    assert set(record.study["general"]) == {"supernet", "student"}
+    for stage in record.study["general"].values():
+        assert set(stage["before"]) == {"loss", "embedding", "attention", "hidden"}
+        assert stage["after"]["loss"] < stage["before"]["loss"]
+    assert list(efficientbert_studies.general_table(record).columns) == [
+        "supernet, before", "supernet, after", "student, before", "student, after"]
     again, report = AutoModelForSequenceClassification.from_pretrained(r.output, output_loading_info=True)
     assert not any(report[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert again.config.id2label == {0: "negative", 1: "positive"}
@@ -97,6 +104,28 @@ def test_same_seed_same_result_other_seed_shares_the_general_stages(run):
     assert keys[0] == keys[1]
 
 
+def starts(monkeypatch) -> dict[str, list]:
+    """The states in which students are built, by the artefact that they start from."""
+    found, real = {}, efficientbert_distill.build
+
+    def build(config, width, names, seed, source=None):
+        d = real(config, width, names, seed, source)
+        found.setdefault(source.parent.parent.name if source else "", []).append(tiny.state(d))
+        return d
+
+    monkeypatch.setattr(efficientbert_distill, "build", build)
+    return found
+
+
+def test_each_seed_draws_its_own_pooler_and_head(run, monkeypatch):
+    built = starts(monkeypatch)
+    for seed in (0, 1):
+        run(seed=seed).compress(eb.compress)
+    one, two = built["efficientbert-student"]
+    apart = {k for k in one if not torch.equal(one[k], two[k])}
+    assert apart == {"student.efficientbert.pooler.weight", "student.classifier.weight"}
+
+
 def test_control_differs_in_the_functions_only(run):
     student, _, record = trained(run(variant="released"))
     control, _, other = trained(run(control=True, variant="control"))
@@ -108,15 +137,112 @@ def test_control_differs_in_the_functions_only(run):
     assert any(n.startswith("control") for n in other.notes)
 
 
-def test_regression(run):
+def test_control_starts_from_the_same_weights(run, monkeypatch):
+    built = starts(monkeypatch)
+    for control in (False, True):
+        run(control=control).compress(eb.compress)
+    plain, control = built["efficientbert-supernet"]
+    assert tiny.same(plain, control)
+    assert not tiny.same(*built["efficientbert-student"])  # the functions were distilled apart by then
+
+
+def test_regression_learns_the_labels(run, monkeypatch):
+    """With one output the soft cross-entropy would be 0 for every student."""
+    seen, real = [], efficientbert_distill.prediction_loss
+
+    def spy(student, teacher, labels, temperature):
+        found = real(student, teacher, labels, temperature)
+        seen.append((float(found.detach()), float(((student.detach().squeeze(-1) - labels) ** 2).mean()), labels.dtype))
+        return found
+
+    monkeypatch.setattr(efficientbert_distill, "prediction_loss", spy)
     _, _, record = trained(run(regression=True))
-    assert record.curve["prediction"][-1][1] > 0
+    assert seen
+    assert all(a == pytest.approx(b, rel=1e-5) and kind.is_floating_point for a, b, kind in seen)
+    assert record.curve["prediction"]
 
 
 def evaluator(run, source):
     config = eb.shape(run.p)
+    run.folder.mkdir(parents=True, exist_ok=True)
     fitness, teacher, _ = eb._fitness(run)
     return eb.Evaluator(run, fitness, config, teacher, source, run.folder)
+
+
+def test_random_paths_of_the_supernet_of_sizes_lie_within_the_limits(run, monkeypatch):
+    """Those of training, step by step; uniform ones lie outside in the most."""
+    r = run(architecture="search", sizes_tokens=1500)
+    config, paths, real = eb.shape(r.p), [], efficientbert_distill.losses
+
+    def spy(distiller, *a, **k):
+        paths.append([layer.path for layer in distiller.encoder.layers])
+        return real(distiller, *a, **k)
+
+    monkeypatch.setattr(efficientbert_distill, "losses", spy)
+    e = evaluator(r, None)
+    plain = efficientbert_space.parse(efficientbert_model.PLAIN)
+    e.sizes([(1, 1, plain)] * 2)
+    low, high = efficientbert_space.limits(config)
+    ratio = {config.ffn_size // d: d for d in efficientbert_space.RATIOS}
+    assert all(low <= efficientbert_space.ffn_parameters(config, [(s, ratio[w]) for s, w in p]) <= high for p in paths)
+    assert len({str(p) for p in paths}) > 1
+
+
+@pytest.mark.parametrize("part", ["text", "task"])
+def test_what_diverges_is_paid_for_and_loses(run, monkeypatch, part):
+    """A candidate, and the supernet of sizes, which is not trained again when the search is resumed."""
+    r = run(architecture="search")
+    name = {"text": "general_loss", "task": "task_loss"}[part]
+    real, fine = getattr(efficientbert_distill, name), evaluator(r, None)
+    plain = efficientbert_space.parse(efficientbert_model.PLAIN)
+    architecture = ((1, 1, plain),) * 2
+    whole = fine.score(architecture)
+    assert "diverged" not in whole
+    assert whole["tokens"] >= r.p.candidate_text_tokens + r.p.candidate_tokens - 200
+
+    def broken(*a, **k):
+        loss = real(*a, **k)
+
+        def inner(*b):
+            out = loss(*b)
+            out.value = out.value * float("nan")
+            return out
+        return inner
+
+    monkeypatch.setattr(efficientbert_distill, name, broken)
+    e = evaluator(r, None)
+    found = e.score(architecture)
+    assert found["diverged"]
+    assert np.isnan(found["score"])
+    assert 0 < found["tokens"] <= whole["tokens"]
+    assert found["seconds"] > 0
+    first = e.sizes(architecture)(architecture)
+    assert np.isnan(first["score"])
+    assert first["tokens"] > 0
+    again = evaluator(r, None).sizes(architecture)(architecture)
+    assert np.isnan(again["score"])
+    assert again["tokens"] == 0
+
+
+def test_a_search_whose_supernet_of_sizes_diverged_keeps_the_second_stages_sizes(run, monkeypatch):
+    real = eb.Evaluator._train
+
+    def train(self, distiller, name, *a):
+        return {**real(self, distiller, name, *a), **({"diverged": True} if name == "supernet of sizes" else {})}
+
+    monkeypatch.setattr(eb.Evaluator, "_train", train)
+    student, _, record = trained(run(architecture="search"))
+    scored = record.study["search"]
+    second = max((c for c in scored if c["stage"] == 2), key=lambda c: (c["score"], -c["number"]))
+    assert student.config.ffns == second["architecture"]
+    assert any("stage 3 of the search: 2 of 2 candidates diverged; what it started from was kept" in n
+               for n in record.notes)
+
+
+def test_a_fine_tuned_teacher_that_teaches_on_text_too_is_noted(run, places):
+    own = tiny.save_classifier(places / "own", ["negative", "positive"])
+    _, _, record = trained(run(teacher=str(own), backbone=str(own)))
+    assert any("no raw backbone was given" in n for n in record.notes)
 
 
 def test_without_warm_up_the_supernet_has_no_influence_on_the_search(run, monkeypatch):
@@ -178,6 +304,16 @@ def test_on_glue_functions_and_control_share_budget_and_general_stages():
     changed = {k for k, v in plain.model_dump().items() if control.model_dump()[k] != v}
     assert changed == {"control", "variant"}
     assert plain.max_tokens == profiles.values("glue")["max_tokens"]
+    other = profiles.values("glue", "tinybert")  # the other student from random weights
+    for name in ("text", "text_tokens", "text_length", "general_lr", "general_batch_size", "general_epochs"):
+        assert getattr(plain, name) == other[name], name
+    assert plain.first_candidates < min(plain.candidates)  # the partition is used in each stage of the search
+
+
+def test_the_papers_profile_has_the_search_of_the_official_code():
+    p = parameters.validate(efficientbert_studies.Config, profiles.values("paper", "efficientbert"))
+    assert (p.candidate_batch_size, p.search_teacher_lr, p.search_teacher_epochs) == (64, 3e-5, 3)
+    assert (p.candidate_text_lr, p.candidate_lr, p.first_candidates, p.refit_interval) == (1e-4, 4e-4, 80, 10)
 
 
 def without_seconds(scored):

@@ -118,7 +118,7 @@ def test_padding_does_not_enter():
 
 
 def test_general_stage_computes_no_head():
-    d, teacher, b = distiller(), tiny.classifier(), batch()
+    d, teacher, b = distiller(), tiny.classifier(dropout=0.1), batch()
     parts, ours, theirs = distill.losses(d, teacher, b, head=False)
     assert ours is None
     assert theirs is None
@@ -129,7 +129,7 @@ def test_general_stage_computes_no_head():
 
 @pytest.mark.parametrize("precise", [True, False])
 def test_all_parts_teach_the_student_and_not_the_teacher(precise):
-    d, teacher, b = distiller().train(), tiny.classifier(), batch()
+    d, teacher, b = distiller().train(), tiny.classifier(dropout=0.1), batch()
     before = tiny.state(teacher)
     with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
         out = distill.task_loss(teacher)(d, b, Step(0, 1, 0, 0))
@@ -140,6 +140,31 @@ def test_all_parts_teach_the_student_and_not_the_teacher(precise):
     assert not [n for n, p in d.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
     assert all(p.grad is None for p in teacher.parameters())
     assert tiny.same(before, tiny.state(teacher))
+
+
+def test_the_teachers_dropout_is_off():
+    """Two equal calls, the student in evaluation mode: all that could differ is the teacher."""
+    d, teacher, b = distiller(), tiny.classifier(dropout=0.1), batch()
+    for make in (distill.task_loss, distill.general_loss):
+        one, two = (make(teacher)(d, b, Step(0, 1, 0, 0)).logs for _ in range(2))
+        assert one == two
+    teacher.train()  # Oracle: active dropout would show
+    assert distill.task_loss(teacher)(d, b, Step(0, 1, 0, 0)).logs != distill.task_loss(teacher)(d, b, None).logs
+
+
+def test_mean_loss_over_tokens():
+    """In another order than its batches of 32 rows, against the losses of single rows; the dropout of a model in
+    training is off, and nothing is trained."""
+    data, teacher, d = tiny.encoded(40), tiny.classifier(dropout=0.1), distiller().train()
+    before = tiny.state(d)
+    loss = distill.general_loss(teacher)
+    found = distill.mean_loss(d, loss, data, "fp32")
+    singles = [loss(d, data.batch(np.arange(i, i + 1)), None) for i in range(40)]
+    tokens = np.array([s.weight for s in singles])
+    for name in ("embedding", "hidden"):  # the attention's means are over pairs of tokens
+        assert found[name] == pytest.approx(np.average([s.logs[name] for s in singles], weights=tokens), rel=1e-4)
+    assert found["loss"] == pytest.approx(found["embedding"] + found["attention"] + found["hidden"], rel=1e-5)
+    assert tiny.same(before, tiny.state(d))
 
 
 def test_factors():
@@ -185,6 +210,10 @@ def test_a_candidate_is_a_slice_of_the_supernet(tmp_path):
     assert torch.equal(a.dense2.weight, b.dense2.weight[:, :8])
     assert torch.equal(candidate.projection.weight, whole.projection.weight)
     assert candidate.student.classifier.out_features == 3
+    fresh = distill.build(student_config(ffns=entries), tiny.WIDTH, {"num_labels": 3}, 1)
+    assert torch.equal(candidate.encoder.pooler.weight, fresh.encoder.pooler.weight)  # of the seed, not of the supernet
+    assert not torch.equal(candidate.encoder.pooler.weight, whole.encoder.pooler.weight)
+    assert not [k for k in load_file(tmp_path / "supernet.safetensors") if "pooler" in k]
 
 
 def test_a_path_of_the_supernet_is_the_sliced_candidate(tmp_path):

@@ -9,6 +9,7 @@ Hyper-parameters: official code (methods.md 11.4-11.8).
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,7 +22,7 @@ from lib import artefacts, evaluation, layers, models, text, training
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
 from lib.methods import bert, efficientbert_distill, efficientbert_search, efficientbert_space
-from lib.methods.efficientbert_model import PLAIN, RELEASED, EfficientBertConfig, plain, spread
+from lib.methods.efficientbert_model import PLAIN, RELEASED, EfficientBertConfig, plain, spread, taken
 from lib.parameters import Bool, Float, Int, Ints, Parameters, Str
 from lib.provenance import digest
 from lib.training import History
@@ -48,8 +49,11 @@ class Config(text.General):
     search_task: Str = ""  # fitness comes from its held-out rows; paper: MNLI. Empty: the task itself
     candidates: Ints = [24, 12, 12]  # of the three stages; zeros at the end leave stages out ([48, 0, 0]: one stage)
     warm_up: Bool = True  # False: in the search all starts from random weights; the final student still from slices
-    first_candidates: Annotated[Int, Field(ge=1)] = 12  # before the partition is used; official code: 80
+    first_candidates: Annotated[Int, Field(ge=1)] = 6  # before the partition is used; official code: 80
     refit_interval: Annotated[Int, Field(ge=1)] = 4  # official code: 10
+    # Rows a step of all training inside the search. Official code: 64. A candidate sees so few tokens here that batches
+    # of that size would be a handful of steps.
+    candidate_batch_size: Annotated[Int, Field(ge=1, le=65536)] = 8
     candidate_text_tokens: Annotated[Int, Field(ge=0)] = 20_000  # official code: 2% of Wikipedia; 0: none
     candidate_text_lr: Annotated[Float, Field(gt=0, le=1)] = 1e-4
     candidate_tokens: Annotated[Int, Field(ge=1)] = 40_000  # of the fitness task; official code: 3 epochs of 10%
@@ -109,7 +113,10 @@ def _teacher(run) -> nn.Module:
 
 
 def general(run, config: EfficientBertConfig, kind: str, epochs: float, source: artefacts.Artefact | None = None):
-    """A student distilled on the text, from `source`'s weights or from scratch, as an artefact; all seeds share it."""
+    """A student distilled on the text, from `source`'s weights or from scratch, as an artefact; all seeds share it.
+
+    Its "held_out" has the losses on held-out text before and after.
+    """
     p = run.p
     identity = {**_identity(run, config), "ffns": config.ffns, "epochs": epochs, "source": source and source.key}
 
@@ -119,11 +126,14 @@ def general(run, config: EfficientBertConfig, kind: str, epochs: float, source: 
         loaded = text.load(p.text, run.tokenizer, p.text_length, p.text_tokens)
         distiller = efficientbert_distill.build(config, teacher.config.hidden_size, {}, 0,
                                                 source and source.folder / "distiller.safetensors")
-        history = training.train(distiller, efficientbert_distill.general_loss(teacher), loaded.train,
-                                 text.settings(p, kind, epochs=epochs),
+        loss, precision = efficientbert_distill.general_loss(teacher), training.precision(p.precision)
+        before = efficientbert_distill.mean_loss(distiller, loss, loaded.held_out, precision)
+        history = training.train(distiller, loss, loaded.train, text.settings(p, kind, epochs=epochs),
                                  checkpoints=Checkpoints(folder / "checkpoints", digest(identity)))
+        after = efficientbert_distill.mean_loss(distiller, loss, loaded.held_out, precision)
         distiller.save(folder / "distiller.safetensors")
-        return {"seconds": history.seconds, "tokens": history.tokens, "curve": history.curve, **loaded.record()}
+        return {"seconds": history.seconds, "tokens": history.tokens, "curve": history.curve,
+                "held_out": {"before": before, "after": after}, **loaded.record()}
 
     made = artefacts.build(kind, identity, make)
     run.artefacts.append(made)
@@ -145,7 +155,7 @@ def search(run, config: EfficientBertConfig, source: artefacts.Artefact | None) 
     r, teacher, teacher_key = _fitness(run)
     plan = efficientbert_search.Plan(tuple(p.candidates), p.first_candidates, p.refit_interval)
     keys = ("candidate_text_tokens", "candidate_text_lr", "candidate_tokens", "candidate_lr", "sizes_tokens",
-            "hidden_ratio", "prediction_ratio", "temperature", "batch_size")
+            "hidden_ratio", "prediction_ratio", "temperature", "candidate_batch_size")
     identity = {**_identity(run, config), "supernet": source and source.key, "plan": dataclasses.asdict(plan),
                 "data": r.data.key, "teacher": teacher_key, "own": {k: getattr(p, k) for k in keys}}
 
@@ -193,17 +203,34 @@ class Evaluator:
         self.source, self.backbone = source and source.folder / "distiller.safetensors", _teacher(run)
         self.text = text.load(self.p.text, run.tokenizer, self.p.text_length, self.p.text_tokens).train
 
-    def _train(self, distiller, name: str, text_tokens: int, task_tokens: int, wrap=lambda f: f) -> tuple[float, int]:
-        p, e = self.p, efficientbert_distill
-        began, tokens = time.perf_counter(), 0
-        if text_tokens:
-            s = text.settings(p, name + " (text)", lr=p.candidate_text_lr, epochs=100, max_tokens=text_tokens)
-            tokens += training.train(distiller, wrap(e.general_loss(self.backbone)), self.text, s).tokens
-        s = text.settings(p, name + " (task)", lr=p.candidate_lr, epochs=100, max_tokens=task_tokens,
-                          batch_size=p.batch_size, accumulation=1)
+    def _train(self, distiller, name: str, text_tokens: int, task_tokens: int, wrap=lambda f: f) -> dict:
+        """Distil on text, then on the task. Returns the cost, "seconds" and "tokens" (real ones), with "diverged" where
+        the loss was no longer finite: that must not end the search.
+        """
+        p, e, began, tokens = self.p, efficientbert_distill, time.perf_counter(), 0
+
+        def counted(loss):
+            def inner(model, batch, step):
+                nonlocal tokens
+                tokens += int(batch["attention_mask"].sum())
+                return loss(model, batch, step)
+            return inner
+
         task_loss = e.task_loss(self.teacher, p.hidden_ratio, p.prediction_ratio, p.temperature)
-        tokens += training.train(distiller, wrap(task_loss), self.run.train, s).tokens
-        return time.perf_counter() - began, tokens
+        diverged = {}
+        try:
+            for part, loss, data, lr, budget in (
+                    ("text", e.general_loss(self.backbone), self.text, p.candidate_text_lr, text_tokens),
+                    ("task", task_loss, self.run.train, p.candidate_lr, task_tokens)):
+                if budget:
+                    training.train(distiller, counted(wrap(loss)), data, text.settings(
+                        p, f"{name} ({part})", lr=lr, epochs=100, max_tokens=budget,
+                        batch_size=p.candidate_batch_size, accumulation=1))
+        except RuntimeError as error:
+            if "not finite" not in str(error):
+                raise
+            diverged = {"diverged": True}
+        return {"seconds": time.perf_counter() - began, "tokens": tokens, **diverged}
 
     def _held_out(self, distiller) -> float:
         metrics = self.run.metrics(distiller.student, "held_out", training.precision(self.p.precision))
@@ -216,20 +243,16 @@ class Evaluator:
     def score(self, architecture: efficientbert_space.Architecture) -> dict:
         """Stages 1 and 2: train a candidate of its own."""
         distiller = self._build(efficientbert_space.to_json(architecture))
-        try:
-            seconds, tokens = self._train(distiller, "candidate", self.p.candidate_text_tokens, self.p.candidate_tokens)
-        except RuntimeError as e:
-            if "not finite" not in str(e):
-                raise
-            return {"score": float("nan"), "seconds": 0.0, "tokens": 0, "diverged": True}
-        return {"score": self._held_out(distiller), "seconds": seconds, "tokens": tokens}
+        cost = self._train(distiller, "candidate", self.p.candidate_text_tokens, self.p.candidate_tokens)
+        return {"score": math.nan if "diverged" in cost else self._held_out(distiller), **cost}
 
     def sizes(self, best: efficientbert_space.Architecture):
-        """Stage 3: a supernet of the best operators, trained with a random (s, d) a layer and step, kept in the folder;
-        sizes are scored inside it without further training.
+        """Stage 3: a supernet of the best operators, trained with random sizes within the limits in each step, kept in
+        the folder; sizes are scored inside it without further training. If it diverged, so did all sizes.
         """
         distiller = self._build([[4, 1, efficientbert_space.text(t)] for _, _, t in best])
-        file, cost, width = self.folder / "sizes.safetensors", {"seconds": 0.0, "tokens": 0}, self.config.ffn_size
+        file, lost = self.folder / "sizes.safetensors", self.folder / "sizes.diverged"
+        cost, width = {"seconds": 0.0, "tokens": 0}, self.config.ffn_size
 
         def paths(chosen) -> None:
             for layer, (s, d) in zip(distiller.encoder.layers, chosen, strict=True):
@@ -237,22 +260,25 @@ class Evaluator:
 
         def random_paths(loss):
             def inner(model, batch, step):
-                paths(step.random(3).integers(1, 5, size=(len(best), 2)))
+                paths(efficientbert_space.sizes(self.config, step.random(3)))
                 return loss(model, batch, step)
             return inner
 
         if file.exists():
             distiller.load_state_dict(load_file(file))
-        else:
+        elif not lost.exists():
             tokens = self.p.sizes_tokens
-            cost["seconds"], cost["tokens"] = self._train(distiller, "supernet of sizes", tokens, tokens, random_paths)
-            efficientbert_distill.save_whole(distiller, file)
+            cost = self._train(distiller, "supernet of sizes", tokens, tokens, random_paths)
+            if cost.pop("diverged", False):
+                lost.touch()
+            else:
+                efficientbert_distill.save_whole(distiller, file)
 
         def score(architecture: efficientbert_space.Architecture) -> dict:
             paths([g[:2] for g in architecture])
             paid = dict(cost)
             cost.update(seconds=0.0, tokens=0)  # the supernet's cost stands at the first candidate
-            return {"score": self._held_out(distiller), **paid}
+            return {"score": math.nan if lost.exists() else self._held_out(distiller), **paid}
 
         return score
 
@@ -266,6 +292,11 @@ def functions(run, config: EfficientBertConfig, source: artefacts.Artefact) -> l
         task = found.meta["fitness_task"]
         run.notes.append(f"{len(found.meta['scored'])} candidates were scored, by the held-out rows of {task}"
                          + ("" if task == "mnli" else ", a stand-in for the paper's MNLI"))
+        for stage in sorted({c["stage"] for c in found.meta["scored"]}):
+            own = [c for c in found.meta["scored"] if c["stage"] == stage]
+            if lost := sum("diverged" in c for c in own):
+                run.notes.append(f"stage {stage} of the search: {lost} of {len(own)} candidates diverged"
+                                 + ("; what it started from was kept" if lost == len(own) else ""))
         if not p.warm_up:
             run.notes.append("no warm-up: candidates started from random weights; the final student did not")
         if (stages := efficientbert_search.Plan(tuple(p.candidates)).stages) < 3:
@@ -273,7 +304,9 @@ def functions(run, config: EfficientBertConfig, source: artefacts.Artefact) -> l
     else:
         entries = spread(RELEASED, config.num_hidden_layers)
         if len(entries) != len(RELEASED):
-            run.notes.append(f"the released six feed-forward parts spread over {len(entries)} layers")
+            numbers = ", ".join(str(i + 1) for i in taken(len(RELEASED), len(entries)))
+            run.notes.append("the released feed-forward parts belong to six layers; the "
+                             f"{len(entries)} layers here have those of {numbers}")
     if p.control:
         entries = plain(entries)
         run.notes.append("control: the plain gelu function with the same stacks, ratios and training")
@@ -292,6 +325,10 @@ def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
     prepared = general(run, own, "efficientbert-student", p.general_epochs, source)
     distiller = efficientbert_distill.build(own, teacher.config.hidden_size, models.names(run.task), p.seed,
                                             prepared.folder / "distiller.safetensors")
+    if p.teacher and p.backbone == p.teacher:
+        run.notes.append("on the text the fine-tuned teacher itself was learned from: no raw backbone was given")
+    if not run.trial:
+        run.study |= {"general": {"supernet": source.meta["held_out"], "student": prepared.meta["held_out"]}}
     loss = efficientbert_distill.task_loss(teacher, p.hidden_ratio, p.prediction_ratio, p.temperature)
     history = training.train(distiller, loss, run.train, run.settings(), checkpoints=run.checkpoints(),
                              evaluate=lambda d: run.scores(d.student))

@@ -14,11 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from lib import fast, layers
+from lib import batches, fast, layers, training
+from lib.batches import Encoded
 from lib.errors import InputError
 from lib.hidden import capture_hidden
 from lib.methods.efficientbert_model import EfficientBertConfig, EfficientBertForSequenceClassification
 from lib.training import Loss
+
+POOLER = "pooler."
 
 
 def state_loss(student: torch.Tensor, teacher: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -65,20 +68,25 @@ class Distiller(nn.Module):
         return self.student.efficientbert
 
     def save(self, path: Path) -> None:
-        """Encoder and projection, without the head."""
-        tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
+        """Encoder and projection, without head and pooler: no loss on text reaches these, so what stood in them would
+        be one random draw for all seeds.
+        """
+        tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items() if not k.startswith(POOLER)}
         tensors |= {f"projection.{k}": v for k, v in self.projection.state_dict().items()}
         save_file({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, path)
 
     def inherit(self, source: dict[str, torch.Tensor]) -> None:
         """Take over the leading slice of each of `source`'s tensors (as `save` names them): narrower inner widths,
-        fewer stacks, narrower layers. A deeper student takes each layer several times over, in order ("++").
+        fewer stacks, narrower layers. A deeper student takes each layer several times over, in order ("++"). The pooler
+        stays as it was drawn.
         """
         depth = 1 + max(int(k.split(".")[2]) for k in source if k.startswith("encoder.layers."))
         own = self.encoder.config.num_hidden_layers
         with torch.no_grad():
             for part, module in (("encoder", self.encoder), ("projection", self.projection)):
                 for name, parameter in module.named_parameters():
+                    if name.startswith(POOLER):
+                        continue
                     words = name.split(".")
                     if words[0] == "layers":
                         words[1] = str(int(words[1]) * depth // own)
@@ -157,6 +165,20 @@ def general_loss(teacher: nn.Module):
                     logs={k: float(v.detach()) for k, v in parts.items()})
 
     return loss
+
+
+@torch.inference_mode()
+def mean_loss(distiller: Distiller, loss, data: Encoded, precision: str) -> dict[str, float]:
+    """"loss" and its parts on rows that are not trained, dropout off; each batch counts by its weight (`Loss`)."""
+    place, sums, total = training.device(), {}, 0.0
+    distiller.to(place).eval()
+    for _, batch in batches.in_order(data, 32):
+        with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bf16"):
+            out = loss(distiller, {k: v.to(place) for k, v in batch.items()}, None)
+        total += out.weight
+        for name, value in {"loss": float(out.value), **out.logs}.items():
+            sums[name] = sums.get(name, 0.0) + value * out.weight
+    return {name: value / total for name, value in sums.items()}
 
 
 def task_loss(teacher: nn.Module, hidden_ratio: float = 1.0, prediction_ratio: float = 1.0, temperature: float = 1.0):

@@ -9,11 +9,11 @@ import torch
 from matplotlib import pyplot as plt
 
 from lib import studies
-from lib.methods import efficientbert, efficientbert_space
+from lib.methods import efficientbert, efficientbert_search, efficientbert_space
 from lib.methods.efficientbert_model import SHAPES, EfficientBertModel, config
 from lib.results import Record
 
-# The control is the comparison that the paper lacks: the plain function under the same stacks, ratios and training.
+# The control: the plain function under the same stacks, ratios and training.
 STUDIES = {"none": [{}], "control": [{}, {"control": True, "variant": "control"}],
            "functions": [{}, {"control": True, "variant": "control"},
                          {"architecture": "released", "variant": "released"}],
@@ -42,6 +42,14 @@ def architecture(record: Record) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("layer")
 
 
+def general_table(record: Record) -> pd.DataFrame:
+    """Losses on held-out text before and after each general stage, dropout off: one row a term."""
+    found = record.study["general"]
+    columns = {f"{stage}, {when}": found[stage][when] for stage in ("supernet", "student")
+               for when in ("before", "after")}
+    return pd.DataFrame(columns).round(3).rename_axis("mean over tokens of held-out text")
+
+
 def search_table(record: Record) -> pd.DataFrame:
     """One line a stage of the search: candidates by where they came from, spread and best of their scores, cost."""
     scored = pd.DataFrame(record.study["search"])
@@ -66,7 +74,7 @@ def search_plot(record: Record):
     if scored.empty:
         return None
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-    scored = scored[scored["score"] > -1e8]  # diverged candidates have no score
+    scored = scored[scored["score"] > efficientbert_search.DIVERGED]  # diverged candidates have no score
     for how, marker in (("start", "s"), ("mutation", "o"), ("best leaf", "^")):
         part = scored[scored["how"] == how]
         axes.scatter(part.index, part["score"], marker=marker, s=25, label=how)
