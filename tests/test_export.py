@@ -46,6 +46,9 @@ def test_onnx_gives_what_torch_gives(name, tmp_path):
     assert export.export(model, path) <= export.TOLERANCE
     assert export.SHAPES == ((1, 5), (1, 17), (3, 5), (3, 17))
     assert [o.name for o in export.session(path).get_outputs()] == ["logits"]
+    # else one session's idle threads take the cores of the next in interleaved rounds
+    options = export.session(path).get_session_options()
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
     # at a batch and a length that were not checked on export
     assert export.difference(model, path, [(5, 29)]) <= export.TOLERANCE
     assert model.config._attn_implementation == "sdpa"

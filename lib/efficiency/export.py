@@ -116,6 +116,9 @@ def session(path: Path, threads: int | None = None):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.log_severity_level = 3
+    # A session's idle threads spin for a while after a run, on the cores of the next session in interleaved rounds: on
+    # two cores that cost each call some 30 ms, most of a small model's time. Within a run they may spin
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
