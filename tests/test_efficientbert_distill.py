@@ -6,7 +6,7 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
-from lib import fast, layers
+from lib import fast, held_out, layers
 from lib.errors import InputError
 from lib.hidden import capture_hidden
 from lib.methods import efficientbert_distill as distill
@@ -158,7 +158,7 @@ def test_mean_loss_over_tokens():
     data, teacher, d = tiny.encoded(40), tiny.classifier(dropout=0.1), distiller().train()
     before = tiny.state(d)
     loss = distill.general_loss(teacher)
-    found = distill.mean_loss(d, loss, data, "fp32")
+    found = held_out.mean_loss(d, loss, data, "fp32")
     singles = [loss(d, data.batch(np.arange(i, i + 1)), None) for i in range(40)]
     tokens = np.array([s.weight for s in singles])
     for name in ("embedding", "hidden"):  # the attention's means are over pairs of tokens

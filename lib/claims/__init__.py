@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lib.backbones import BACKBONES
-from lib.claims.language import RUNS, TABLES, Expression, Test, expression, test
+from lib.claims.language import ON_ROWS, RUNS, TABLES, Expression, Test, expression, test
 from lib.errors import InputError, one_of
 from lib.parameters import describe
 from lib.paths import ROOT, component, results_dir
@@ -116,6 +116,11 @@ class Claim:
                 if c.name == "retention":
                     found[TEACHER] = None
         return tuple(found)
+
+    @property
+    def on_rows(self) -> bool:
+        """Whether the scored rows decide its effect, unlike a number of the record, such as memory."""
+        return any(call.name in ON_ROWS for call in self.tests[0].calls)
 
     def printed(self, name: str) -> float:
         """The number of the evidence `name`: of several tasks the mean; of a bound the number without its sign."""

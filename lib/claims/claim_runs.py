@@ -14,7 +14,6 @@ import numpy as np
 
 from lib import results
 from lib.claims import TEACHER, Claim, claim_tables, resampling
-from lib.claims.language import ON_ROWS
 from lib.errors import InputError
 from lib.reporting.comparison import teacher_of
 from lib.results import Record
@@ -74,8 +73,7 @@ class Runs:
         Students that have learnt nothing differ by chance alone, whatever was taken out.
         """
         students = [x for x in claim.labels if x != TEACHER]
-        scored = any(call.name in ON_ROWS for call in claim.tests[0].calls)
-        if not scored or len(students) < 2 or len({x.split("-")[0] for x in students}) > 1:
+        if not claim.on_rows or len(students) < 2 or len({x.split("-")[0] for x in students}) > 1:
             return ""
         runs = {x: [r for r in self.group(claim) if r.task == task and r.label == x] for x in students}
         majority = max(r.majority for found in runs.values() for r in found)

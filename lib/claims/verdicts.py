@@ -28,7 +28,7 @@ from lib.claims import Claim, claim_tables, effects, load
 from lib.claims.claim_runs import Runs, name
 from lib.claims.claim_tables import NotThere
 from lib.claims.effects import Effect
-from lib.claims.language import ON_ROWS, Test
+from lib.claims.language import Test
 from lib.errors import InputError, one_line
 from lib.paths import results_dir, write_atomic
 from lib.results import Record, is_stale, load_all
@@ -126,9 +126,7 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     if not used:
         return Verdict(c, UNTESTED, "; ".join(remarks), bound=bound)
     records = tuple(runs.record(c, t, x, s) for t, seeds in used.items() for x in c.labels for s in seeds)
-    # A number of the record, such as memory, does not depend on the scored rows.
-    on_rows = any(call.name in ON_ROWS for call in c.tests[0].calls)
-    rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if on_rows else 0 for t, seeds in used.items()}
+    rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if c.on_rows else 0 for t, seeds in used.items()}
     scale = "; ".join(sorted({r.scale for r in records}))
     if stale := sum(map(is_stale, records)):
         remarks.append(f"{stale} of {len(records)} records are stale (made by other lib code)")

@@ -18,7 +18,7 @@ from pydantic import Field
 from safetensors.torch import load_file
 from torch import nn
 
-from lib import artefacts, evaluation, layers, models, text, training
+from lib import artefacts, evaluation, held_out, layers, models, text, training
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError
 from lib.methods import bert, efficientbert_distill, efficientbert_search, efficientbert_space
@@ -104,7 +104,7 @@ def _identity(run, config: EfficientBertConfig) -> dict:
     return {"shape": {f: getattr(config, f) for f in fields},
             "backbone": models.content_hash(models.resolve(p.backbone)),
             "text": text.key(p.text, run.tokenizer, p.text_length, p.text_tokens),
-            "settings": dataclasses.asdict(text.settings(p, ""))}
+            "settings": dataclasses.asdict(text.settings(p, "", precision=training.precision(p.precision)))}
 
 
 def _teacher(run) -> nn.Module:
@@ -127,10 +127,10 @@ def general(run, config: EfficientBertConfig, kind: str, epochs: float, source: 
         distiller = efficientbert_distill.build(config, teacher.config.hidden_size, {}, 0,
                                                 source and source.folder / "distiller.safetensors")
         loss, precision = efficientbert_distill.general_loss(teacher), training.precision(p.precision)
-        before = efficientbert_distill.mean_loss(distiller, loss, loaded.held_out, precision)
+        before = held_out.mean_loss(distiller, loss, loaded.held_out, precision)
         history = training.train(distiller, loss, loaded.train, text.settings(p, kind, epochs=epochs),
                                  checkpoints=Checkpoints(folder / "checkpoints", digest(identity)))
-        after = efficientbert_distill.mean_loss(distiller, loss, loaded.held_out, precision)
+        after = held_out.mean_loss(distiller, loss, loaded.held_out, precision)
         distiller.save(folder / "distiller.safetensors")
         return {"seconds": history.seconds, "tokens": history.tokens, "curve": history.curve,
                 "held_out": {"before": before, "after": after}, **loaded.record()}

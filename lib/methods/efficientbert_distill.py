@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from lib import batches, fast, layers, training
-from lib.batches import Encoded
+from lib import fast, layers
 from lib.errors import InputError
 from lib.hidden import capture_hidden
 from lib.methods.efficientbert_model import EfficientBertConfig, EfficientBertForSequenceClassification
@@ -165,20 +164,6 @@ def general_loss(teacher: nn.Module):
                     logs={k: float(v.detach()) for k, v in parts.items()})
 
     return loss
-
-
-@torch.inference_mode()
-def mean_loss(distiller: Distiller, loss, data: Encoded, precision: str) -> dict[str, float]:
-    """"loss" and its parts on rows that are not trained, dropout off; each batch counts by its weight (`Loss`)."""
-    place, sums, total = training.device(), {}, 0.0
-    distiller.to(place).eval()
-    for _, batch in batches.in_order(data, 32):
-        with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bf16"):
-            out = loss(distiller, {k: v.to(place) for k, v in batch.items()}, None)
-        total += out.weight
-        for name, value in {"loss": float(out.value), **out.logs}.items():
-            sums[name] = sums.get(name, 0.0) + value * out.weight
-    return {name: value / total for name, value in sums.items()}
 
 
 def task_loss(teacher: nn.Module, hidden_ratio: float = 1.0, prediction_ratio: float = 1.0, temperature: float = 1.0):

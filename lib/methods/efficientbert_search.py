@@ -23,13 +23,13 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from lib.methods import efficientbert_space as space
 from lib.methods.efficientbert_model import PLAIN, EfficientBertConfig, parse
 from lib.paths import write_atomic
+from lib.tuning import DIVERGED
 
 LEVELS = (400, 800, 1600, 3200)  # with more candidates than these the partition grows a level (official code)
 # The official code tries 10 settings of LightGBM; a few of scikit-learn's gradient boosting serve here.
 SETTINGS = [{"max_depth": depth, "n_estimators": trees, "learning_rate": 0.1} for depth in (1, 3) for trees in (20, 60)]
 TRIES = 2000
 KEPT = 0.5  # chance that a proposal keeps a layer's function: about what the official code's mutation leaves unchanged
-DIVERGED = -1e9  # score of what diverged: it must lose, not stop the others
 
 
 @dataclass(frozen=True)

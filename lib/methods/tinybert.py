@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel
 
-from lib import artefacts, batches, layers, mlm, models, stages, teacher_cache, text, training
+from lib import artefacts, batches, held_out, layers, mlm, models, stages, teacher_cache, text, training
 from lib.batches import Encoded
 from lib.checkpoint import Checkpoints
 from lib.errors import InputError, one_of
@@ -146,28 +146,15 @@ def general(p: Config, tokenizer, chosen: Plan) -> artefacts.Artefact:
         wide = teacher.config.hidden_size
         model = Distilled(student, tinybert_losses.Projections(chosen.shape.width, wide, chosen.code))
         loss = state_loss(teacher, chosen)
-        before = mean_loss(model, loss, sequences.held_out, settings.precision)
+        before = held_out.mean_loss(model, loss, sequences.held_out, settings.precision)
         history = training.train(model, loss, sequences.train, settings,
                                  checkpoints=Checkpoints(folder / "checkpoints", digest(configuration)))
-        after = mean_loss(model, loss, sequences.held_out, settings.precision)
+        after = held_out.mean_loss(model, loss, sequences.held_out, settings.precision)
         save_file({k: v.cpu().clone() for k, v in model.state_dict().items()}, folder / "student.safetensors")
         return {"seconds": history.seconds, "tokens": history.tokens,
                 "general": {"before": before, "after": after, "curve": history.curve, **sequences.record()}}
 
     return artefacts.build("tinybert-general", configuration, make)
-
-
-@torch.inference_mode()
-def mean_loss(model: nn.Module, loss, data: Encoded, precision: str = "fp32") -> dict[str, float]:
-    """Mean over the rows of a loss and of its terms, dropout off."""
-    place, sums = training.device(), {}
-    model.to(place).eval()
-    for rows, batch in batches.in_order(data, 32):
-        with torch.autocast(place.type, torch.bfloat16, enabled=precision == "bf16"):
-            out = loss(model, {k: v.to(place) for k, v in batch.items()}, None)
-        for name, value in {"loss": float(out.value), **out.logs}.items():
-            sums[name] = sums.get(name, 0.0) + value * len(rows) / len(data)
-    return sums
 
 
 def start(run, teacher: nn.Module, chosen: Plan) -> Distilled:
