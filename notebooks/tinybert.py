@@ -19,9 +19,11 @@
 # layer. Student layer $m$ of $M$ learns from teacher layer $g(m)$ of $N$ (uniform: $g(m) = mN/M$), with $g(0) = 0$ for
 # the embeddings:
 #
-# $$ L_\mathrm{embd} = \mathrm{MSE}(E^S W_e,\, E^T), \qquad
-#    L_\mathrm{hidn} = \mathrm{MSE}(H^S_m W_h,\, H^T_{g(m)}), \qquad
-#    L_\mathrm{attn} = \frac{1}{h} \sum_{i=1}^{h} \mathrm{MSE}(A^S_{m,i},\, A^T_{g(m),i}). $$
+# $$ \begin{aligned}
+#    L_\mathrm{embd} &= \mathrm{MSE}(E^S W_e,\, E^T) \\
+#    L_\mathrm{hidn} &= \mathrm{MSE}(H^S_m W_h,\, H^T_{g(m)}) \\
+#    L_\mathrm{attn} &= \frac{1}{h} \sum_{i=1}^{h} \mathrm{MSE}(A^S_{m,i},\, A^T_{g(m),i})
+#    \end{aligned} $$
 #
 # $A = QK^\top/\sqrt{d}$ are attention scores *before* softmax; $W_e$ and $W_h$ are learned beside the student and thrown
 # away. The prediction layer learns the teacher's probabilities,
