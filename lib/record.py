@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from lib import data, evaluation, models, results, squad, training
+from lib import data, evaluation, models, results, scored_answers, squad, training
 from lib.backbones import NOTES, label
 from lib.command import command
 from lib.errors import InputError
@@ -69,7 +69,7 @@ def _teacher_part(run: Run, frame: pd.DataFrame) -> tuple[results.Teacher | None
     if run.method == "bert":
         return None, {"retention": None, "retention_above_majority": None, "loyalty": None}
     teacher = run.teacher()
-    teacher.metrics, theirs = run.answers(teacher.model, "scored")
+    teacher.metrics, theirs = scored_answers.of(run, teacher.model)
     meta = teacher.artefact.meta if teacher.artefact else {}
     source = teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}"
     loyal = None
