@@ -59,3 +59,13 @@ def ratings(shelf):
     import tiny
 
     return str(tiny.ratings(shelf / "ratings.csv"))
+
+
+@pytest.fixture
+def theseus_run(places, films, backbone):
+    """`theseus_run(**parameters)`: a started Theseus run on the tiny task; one teacher for all of a test's runs."""
+    import tiny
+
+    from lib.methods import theseus
+
+    return lambda **changes: tiny.run("theseus", theseus.Config, films, backbone, **changes)

@@ -162,3 +162,9 @@ def run(method: str, config_class, task: str, backbone: str, **changes):
             "teacher_epochs": 1, "teacher_lr": 3e-3, "evaluations": 2, "max_rows": 64, "max_length": 32,
             "profile": "test"}
     return runs.start(method, parameters.validate(config_class, {**base, **changes}))
+
+
+def finish(started: runs.Run, compress):
+    """(student, record) of a started run that a method's `compress` takes to its end."""
+    student, history = started.compress(compress)
+    return student, started.finish(student, history)
