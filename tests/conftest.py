@@ -69,3 +69,11 @@ def theseus_run(places, films, backbone):
     from lib.methods import theseus
 
     return lambda **changes: tiny.run("theseus", theseus.Config, films, backbone, **changes)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Comparisons (`lib.compare`) run in this process and time few rounds: the list of methods that were run."""
+    import compare_runs
+
+    return compare_runs.hasten(monkeypatch)
