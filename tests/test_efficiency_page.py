@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lib import bench, grid, profiles
-from lib.claims import claim_tables
+from lib import bench, claims, grid, profiles
+from lib.claims import claim_tables, verdicts
 from lib.efficiency import machines, match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
@@ -114,7 +114,7 @@ def test_timings_stand_beside_the_printed_and_the_predicted(own):
 
 def test_a_latency_is_set_against_the_papers_own_base():
     got = cells(times.speeds(load(), sizes(), None))
-    tiny = next(r for r in got if r[1] == "MobileBERT-TINY" and r[0].startswith("mobilebert"))
+    tiny = next(r for r in got if r[1] == "MobileBERT-TINY" and r[0].startswith("MobileBERT"))
     assert tiny[2].startswith("8.55 (40 ms)")  # 342 / 40
     assert "Pixel 4" in tiny[3]
     assert not [r for r in got if r[1] == "BERT-base"]
@@ -122,8 +122,8 @@ def test_a_latency_is_set_against_the_papers_own_base():
 
 def test_sentences_are_made_from_the_numbers(own):
     said = text(times.faster_than_work(load(), sizes()))
-    assert "trimbert BANDD+n=2 (1.41 printed in Fig. 6, sequence length 1024, 1.37 by operations)" in said
-    assert "mobilebert MobileBERT (5.50 printed in Abstract, 4.15 by operations)" in said
+    assert "BANDD+n=2 of TrimBERT (1.41 printed in Fig. 6, sequence length 1024, 1.37 by operations)" in said
+    assert "; MobileBERT (5.50 printed in Abstract, 4.15 by operations)" in said
     assert "TinyBERT4" not in said  # 9.4 printed, 17.9 by operations
     said = text(counts.constant_surplus(load(), sizes()))
     assert "0.15 (12 layers), 0.15 (4 layers), 0.13 (6 layers)" in said
@@ -172,6 +172,30 @@ def test_claims_compare_latencies_through_the_base_of_the_same_rounds(own):
     assert claim_tables.latency("BERT-base", **at) == 100.0
     with pytest.raises(InputError, match="has no row"):
         claim_tables.latency("TinyBERT4", **at | {"length": 1024})
+
+
+@pytest.mark.parametrize(("quartiles", "word"), [((1.5, 3.0), "undecided"), ((2.2, 3.0), "holds"),
+                                                 ((1.0, 1.3), "does not hold")])  # fmt: skip
+def test_a_claim_over_timings_is_undecided_where_their_quartiles_leave_it_open(own, quartiles, word):
+    """The effect, a / b, is highest where a is slowest and b fastest: here 4 / low and 4 / high of a's speed-up."""
+    at = {"backend": "eager", "batch": 1, "length": 128, "speedup_low": 4.0, "speedup_high": 4.0}
+    low, high = quartiles
+    middle = (low + high) / 2
+    rows = [{"system": "BERT-base", "latency_ms": 100.0, "speedup_vs_bert_base": 1.0},
+            {"system": "TinyBERT4", "speedup_vs_bert_base": 4.0},
+            {"system": "DistilBERT", "speedup_vs_bert_base": 4 / middle, "speedup_low": 4 / high,
+             "speedup_high": 4 / low}]  # fmt: skip
+    measured(*({**at, **r} for r in rows)).to_csv(own / "efficiency.csv", index=False)
+    a, b = (f'latency("{n}", backend="eager", batch=1, length=128)' for n in ("DistilBERT", "TinyBERT4"))
+    file = own / "timed.yaml"
+    file.write_text("schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n- id: timed-one\n  paper: distilbert\n"
+                    f"  claim: One is faster.\n  where: Table 1\n  testable: full\n  test: {a} / {b} > 2\n")
+    (v,) = verdicts.judge(claims.load(file), [])
+    assert v.verdict == word
+    assert v.value == pytest.approx(middle)
+    assert v.timed == pytest.approx(quartiles)
+    line = verdicts.table([v]).iloc[0]
+    assert (line.low, line.high) == pytest.approx(quartiles)
 
 
 def test_the_pass_over_stsb(own):

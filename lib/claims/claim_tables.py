@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
+from lib.claims.language import Call, Expression
 from lib.efficiency import machines
 from lib.errors import InputError
 from lib.paths import results_dir
@@ -61,17 +64,39 @@ def block(column: str, **where: object) -> float:
     return cell("blocks.csv", column, **where)
 
 
-def latency(system: str, **where: object) -> float:
+def latency(system: str, speedup: str = "vs_bert_base", **where: object) -> float:
     """Time of a batch in milliseconds: BERT-base's median over the system's speed-up in `results/efficiency.csv`.
 
     A machine drifts, and two systems need not have been timed in the same rounds; BERT-base was in all of them. Of
     several machines' rows those of one count, the machine that the efficiency page shows (`make efficiency`).
+    `speedup`: the median over rounds, or "low" or "high" for its quartiles.
     """
     path = results_dir() / "efficiency.csv"
     if path.exists() and not (table := _read(path, path.stat().st_mtime_ns)).empty:
         where = dict(zip(machines.MACHINE, machines.chosen(table), strict=True)) | where
-    speedup = cell("efficiency.csv", "speedup_vs_bert_base", system=system, **where)
-    return cell("efficiency.csv", "latency_ms", system="BERT-base", **where) / speedup
+    faster = cell("efficiency.csv", f"speedup_{speedup}", system=system, **where)
+    return cell("efficiency.csv", "latency_ms", system="BERT-base", **where) / faster
+
+
+def timed_range(expression: Expression, functions: Mapping[str, Callable], margin: float) -> tuple[float, float] | None:
+    """Lowest and highest value of an expression where each latency in it may lie at either quartile of its speed-up.
+
+    None where it holds no latency. A timing is one sitting on one machine, so this is no confidence interval: it says
+    what the spread of the rounds leaves open. The quartiles of each system are combined in every way (2^k for k
+    latencies), which is wider than quartiles of the expression itself would be.
+    """
+    calls = list(dict.fromkeys(c for c in expression.calls if c.name == "latency"))
+    if not calls:
+        return None
+    values = []
+    for ends in itertools.product(("low", "high"), repeat=len(calls)):
+        at = dict(zip(calls, ends, strict=True))
+
+        def one(system: str, at=at, **where: object) -> float:
+            return latency(system, at[Call("latency", (system,), tuple(sorted(where.items())))], **where)
+
+        values.append(float(expression.value({**functions, "latency": one}, margin)))
+    return min(values), max(values)
 
 
 def int8_drop(record: Record) -> float:

@@ -12,7 +12,8 @@ writes `results/verdicts.csv`, one line a claim. The words, for a claim that run
 * *not tested here*: why, and what it would cost.
 
 The interval is at 95%, corrected by Holm over the claims of the same paper that runs answered (`lib.claims.effects`).
-A claim over printed numbers or counts has no interval: each of its comparisons is true or not.
+A claim over printed numbers or counts has no interval: each of its comparisons is true or not. One over timings has the
+range that the quartiles of their rounds leave (`claim_tables.timed_range`) and is undecided where the bound lies in it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Verdict:
     p_holm: float | None = None
     level: float | None = None
     parts: tuple[bool, ...] = ()  # of several comparisons over numbers: which are true
+    timed: tuple[float, float] | None = None  # of timings: the range that their quartiles leave
     by_task: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)  # 95%, not corrected
     needed: effects.Needed | None = None
     scale: str = ""
@@ -103,7 +105,11 @@ def _of_numbers(c: Claim) -> Verdict:
     true = [t.holds(effect, bound) for t, effect, bound in values]
     word = HOLDS if all(true) else PART if any(true) else NOT
     if len(values) == 1:
-        return Verdict(c, word, "", values[0][1], values[0][2], scale=scale)
+        (test, effect, bound), reason = values[0], ""
+        timed = claim_tables.timed_range(test.effect, functions, c.margin or 0)
+        if timed and _side(test, *timed, bound) == 0:
+            word, reason = UNDECIDED, f"the quartiles of the timings leave {timed[0]:.3g} to {timed[1]:.3g}"
+        return Verdict(c, word, reason, effect, bound, timed=timed, scale=scale)
     parts = (f"part {i}: {effect:.4g} {t.sign} {bound:.4g} is {str(ok).lower()}"
              for i, ((t, effect, bound), ok) in enumerate(zip(values, true, strict=True), 1))
     return Verdict(c, word, "; ".join(parts), parts=tuple(true), scale=scale)
@@ -194,7 +200,7 @@ def table(found: list[Verdict]) -> pd.DataFrame:
     """One line a claim, in file order; columns `COLUMNS`. `records` are paths below `results/runs`."""
 
     def line(v: Verdict) -> dict:
-        low, high = v.interval or (None, None)
+        low, high = v.interval or v.timed or (None, None)
         own = v.claim.reported_effect
         return {
             "claim": v.claim.id, "paper": v.claim.paper, "verdict": v.verdict, "effect": v.value, "low": low,

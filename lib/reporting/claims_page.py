@@ -102,6 +102,8 @@ def _effect(v: Verdict) -> Markup | str:
     if v.interval:
         low, high = v.interval
         out.append(f"{100 * v.level:.3g}% interval {_number(low)} to {_number(high)}")
+    elif v.timed:
+        out.append(f"{_number(v.timed[0])} to {_number(v.timed[1])} within the quartiles of the timings")
     elif v.effect:
         out.append("no interval")
     out.append(small(f"claimed: {test.sign} {v.bound:.4g}"))
@@ -135,7 +137,8 @@ def _evidence(name: str, r: Reported) -> Markup:
 
 def _runs(v: Verdict) -> Markup | str:
     if not v.records:
-        return {"printed": "none: printed numbers", "tables": "none: counts"}.get(v.claim.kind, "none")
+        return {"printed": "none: printed numbers", "tables": "none: timings" if v.timed else "none: counts"}.get(
+            v.claim.kind, "none")
     items = Markup("").join(
         Markup('<li><a href="provenance.html#{}">{}, {}, seed {}</a>, <a href="{}">record</a></li>').format(
             anchor(r), r.label, task_title(r.task), r.seed, record_page(r)) for r in v.records)
