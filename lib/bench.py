@@ -196,9 +196,10 @@ def worker(run) -> None:
         print("rate", block(*map(int, line.split())), flush=True)
 
 
-def peak(seconds: float = 2.0, size: int = 2048) -> float:
-    """Operations a second of a product of two square matrices in bf16, the best of what fits into `seconds`."""
-    a, b = (torch.randn(size, size, device=training.device()).to(torch.bfloat16) for _ in range(2))
+def peak(precision: str, seconds: float = 2.0, size: int = 2048) -> float:
+    """Operations a second of a product of two square matrices in a precision, the best of what fits into `seconds`."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(size, size, device=training.device()).to(kind) for _ in range(2))
     best, end = 0.0, time.perf_counter() + seconds
     while time.perf_counter() < end or best == 0:
         began = time.perf_counter()
@@ -238,8 +239,9 @@ def compare(name: str, first: Block, second: Block, rounds: int, steps: int) -> 
 def _row(name: str, own: float, other: float, logs) -> dict:
     s = spread(logs)
     half = s.half if s.half is not None else math.nan
-    return {"comparison": name, "ours": round(own, 1), "other": round(other, 1), "ratio": round(math.exp(s.mean), 3),
-            "low": round(math.exp(s.mean - half), 3), "high": round(math.exp(s.mean + half), 3)}
+    return {"comparison": name, "ours": float(f"{own:.5g}"), "other": float(f"{other:.5g}"),
+            "ratio": round(math.exp(s.mean), 3), "low": round(math.exp(s.mean - half), 3),
+            "high": round(math.exp(s.mean + half), 3)}
 
 
 def plan(run, values: dict, rounds: int, steps: int, width: int = 128) -> dict[str, Callable[[], dict]]:
@@ -274,7 +276,7 @@ def plan(run, values: dict, rounds: int, steps: int, width: int = 128) -> dict[s
     def share_of_peak() -> dict:
         model = run.backbone()
         cost = operations(model, run.train.lengths)
-        own, best = np.array([(cost * ours(run, model)(steps, i), peak()) for i in range(rounds)]).T
+        own, best = np.array([(cost * ours(run, model)(steps, i), peak(auto)) for i in range(rounds)]).T
         return _row("ours vs matrix peak (TFLOP/s)", float(own.mean()) / 1e12, float(best.mean()) / 1e12,
                     np.log(own / best))
 
@@ -284,7 +286,7 @@ def plan(run, values: dict, rounds: int, steps: int, width: int = 128) -> dict[s
            "cached vs uncached teacher": caching}
     if auto == "bf16":
         out["bf16 vs fp32"] = against("bf16 vs fp32", lambda: ours(run, run.backbone(), precision="fp32"))
-        out["ours vs matrix peak (TFLOP/s)"] = share_of_peak
+    out["ours vs matrix peak (TFLOP/s)"] = share_of_peak
     if not torch.cuda.is_available() and (os.cpu_count() or 1) > 1:
         out["two runs of one thread vs one run of two"] = workers
     return out
