@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
-from lib import results
+from lib import plots, results
 from lib.reporting import reported
 from lib.results import Record
 
@@ -36,18 +37,23 @@ def _percent(share: float | None) -> str:
     return "not finite" if share is None else f"{100 * share:.1f}"
 
 
-def curves(record: Record):
-    """The losses of the general stage against its optimiser steps, each with an axis of its own."""
+def curves(record: Record) -> Figure | str:
+    """The losses of the general stage against its optimiser steps, each with an axis of its own.
+
+    A sentence where the run has none.
+    """
     curve = (record.study or {}).get("general", {}).get("curve", {})
     titles = {"loss": "weighted sum", "ce": "T² KL on the vocabulary", "mlm": "masked words", "cosine": "1 − cosine"}
     shown = [(t, curve[k]) for k, t in titles.items() if curve.get(k)]
-    figure, axes = plt.subplots(1, max(1, len(shown)), figsize=(2.6 * max(1, len(shown)), 2.4), layout="constrained",
-                                squeeze=False)
-    for axis, (title, points) in zip(axes[0], shown, strict=False):
+    if not shown:
+        return "This run has no curve of a general stage."
+    figure, axes = plt.subplots(1, len(shown), figsize=(2.6 * len(shown), 2.4), layout="constrained", squeeze=False)
+    for axis, (title, points) in zip(axes[0], shown, strict=True):
         axis.plot(*zip(*points, strict=True))
         axis.set(title=title, xlabel="optimiser step")
         axis.set_ylim(bottom=0)
-    return figure
+    said = [f"{title}: {plots.ends(points)}." for title, points in shown]
+    return plots.described(figure, " ".join(["Losses of the general stage against its optimiser steps.", *said]))
 
 
 def cost(record: Record) -> pd.DataFrame:

@@ -22,8 +22,8 @@
 # method in this book; BERT-of-Theseus calls it the predecessor. It is kept, and shared by all methods that need the
 # teacher of the same task and seed.
 #
-# The state that is kept is the one that scores best on a tenth of the training rows, held out by a hash of their
-# text. The scored split decides nothing.
+# The state that is kept is the last one within one standard error of the best on a tenth of the training rows, held out
+# by a hash of their text. The scored split decides nothing.
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
@@ -35,7 +35,7 @@ profile = "custom"  # names the folder of the record
 from lib import parameters, plots, runs
 from lib.methods import bert
 
-plots.svg()
+plots.set_up()
 p = parameters.read(bert.Config, globals())
 
 # %%

@@ -42,8 +42,8 @@
 #
 # Position, not word table: the decoder is tied to the words, and would shift with them. A backbone that comes without a
 # language-modelling head (sentence encoders do) is given one first: BERT's form of head, tied to its word embeddings,
-# trained on the same text while the encoder stays as it is. How well that head predicts hidden words is shown below,
-# and it limits what $L_{ce}$ can teach.
+# trained on the same text while the encoder stays as it is. How well that head predicts hidden words stands in
+# the notebook's table of the general stage, and it limits what $L_{ce}$ can teach.
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
@@ -67,7 +67,7 @@ from lib import general_plots, parameters, plots, report, runs
 from lib.methods import distilbert
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(distilbert.Config, globals())
 
 # %%

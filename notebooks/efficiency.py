@@ -25,7 +25,10 @@
 # the last term being the two products of attention. **Latency** is the median over rounds in which every system runs
 # once (A B C, A B C, ...), after rounds that are not counted; a speed-up is the median of the ratios *inside* the
 # rounds, so that a slow minute of the machine falls on both sides. The quartiles say how far to trust it. Inputs are
-# full, without padding. **Peak memory** is what a model and its first call hold, from the kernel's high-water mark.
+# full, without padding. **Load** is the machine's, averaged over the minute before the end of a timing (what `uptime`
+# prints): how many threads ran or waited to run, the timing's own included. Above those, other programs took part of the
+# processor, and times are longer than on a quiet machine. **Peak memory** is what a model and its first call hold, from
+# the kernel's high-water mark.
 #
 # The back ends: `eager` is attention in elementary operations, `sdpa` torch's fused attention, `compile`
 # `torch.compile`, `bf16` fused attention with all weights in bfloat16, `onnx` ONNX Runtime, `onnx-int8` the same after
@@ -51,7 +54,7 @@ from lib.efficiency import notebook as show
 from lib.efficiency import run as efficiency_run
 from lib.efficiency import table as efficiency_table
 
-plots.svg()
+plots.set_up()
 p = parameters.read(efficiency_run.Config, globals())
 
 # %% [markdown]
@@ -79,6 +82,9 @@ show.block(p)
 skips = efficiency_table.Skips({})
 table = efficiency_run.time_systems(p, skips)
 show.latency(table)
+
+# %%
+print(show.load(table))
 
 # %% [markdown]
 # What was asked for and is not in the table, with the reason:

@@ -71,7 +71,7 @@
 # ## What is small here
 #
 # The paper pre-trains for ten passes over Wikipedia and books; here the text is a few thousand sentences. A student
-# that starts from random weights learns little from that, so low scores below speak of the scale and not of the method.
+# that starts from random weights learns little from that, so low scores here speak of the scale and not of the method.
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
@@ -89,10 +89,10 @@ study = "none"  # or control, functions, search (without warm-up; in one stage)
 # %%
 import pandas as pd
 
-from lib import parameters, plots, runs
+from lib import general_plots, parameters, plots, runs
 from lib.methods import efficientbert, efficientbert_studies
 
-plots.svg()
+plots.set_up()
 p = parameters.read(efficientbert_studies.Config, globals())
 shape = efficientbert.shape(p)
 print(f"student: {shape.num_hidden_layers} layers, width {shape.hidden_size}, {shape.num_attention_heads} heads, "
@@ -146,7 +146,7 @@ efficientbert_studies.search_plot(record)
 # ## What the stages before the task cost
 
 # %%
-pd.DataFrame([a.model_dump() for a in record.artefacts]).set_index("kind")
+general_plots.cost(record)
 
 # %% [markdown]
 # ## The paper's shapes

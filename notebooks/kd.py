@@ -61,7 +61,7 @@ from lib import parameters, plots, report, runs
 from lib.methods import kd
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(kd.Config, globals())
 print(f"a student of {kd.student_depth(p)} layers")
 

@@ -62,7 +62,7 @@ from lib import parameters, plots, report, runs
 from lib.methods import layerdrop, layerdrop_plots
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(layerdrop.Config, globals())
 
 # %%
@@ -95,8 +95,7 @@ layerdrop_plots.pruning(record)
 # How many layers ran in a training step, on average over a hundredth of the steps:
 
 # %%
-if "layers_run" in record.curve:
-    plots.curve(record, "layers_run", "layers run in a step")
+plots.curve(record, "layers_run", "layers run in a step")
 
 # %% [markdown]
 # ## All runs of this notebook

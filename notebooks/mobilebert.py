@@ -90,7 +90,7 @@ timing_blocks = 0  # blocks of the timed shapes below; 0: the paper's 24
 from lib import parameters, plots, runs
 from lib.methods import mobilebert, mobilebert_shapes, mobilebert_studies
 
-plots.svg()
+plots.set_up()
 p = parameters.read(mobilebert_studies.Config, globals())
 
 # %%
@@ -131,8 +131,10 @@ mobilebert_shapes.gap(record)
 #
 # The paper replaces LayerNorm by NoNorm and gelu by relu for the sake of a phone's latency and prints 192 ms without
 # and 62 ms with both (Table 4, Pixel 4, TensorFlow Lite). Here the paper's own shape at random weights, batch 1, 128
-# tokens, all four variants in interleaved rounds in this one process. What a processor's library has fused decides the
-# ratio, so it need not be the phone's.
+# tokens, all four variants in interleaved rounds in this one process. The speed is the median of the ratios *inside* the
+# rounds, so it need not be the quotient of the two medians in the table, least of all on a busy machine; below 1 a variant
+# is slower, and quartiles on both sides of 1 decide nothing. What a processor's library has fused decides the ratio, so it
+# need not be the phone's.
 
 # %%
 mobilebert_shapes.operational("MobileBERT", layers=p.timing_blocks)

@@ -19,7 +19,9 @@
 # 1. The compact model is pre-trained itself, by masked language modelling from random weights. Nothing is cut out of the
 #    large one, so depth and width are free.
 # 2. It learns the fine-tuned teacher's probabilities on an *unlabelled* transfer set, without gold labels:
+#
 #    $$ L = -\sum_c \mathrm{softmax}(z_t)_c\,\log \mathrm{softmax}(z_s)_c . $$
+#
 # 3. If wanted, it is fine-tuned on the labels.
 #
 # The paper takes the arms apart: pre-train and distil (PD), pre-train and fine-tune (PF), truncate the large model and
@@ -29,12 +31,12 @@
 #
 # | | paper | here |
 # |---|---|---|
-# | text of step 1 | Wikipedia and BookCorpus | as given by `text`; the table below says how little |
+# | text of step 1 | Wikipedia and BookCorpus | as given by `text`; the notebook's table of the pre-training says how little |
 # | student of the comparison | 6 layers, width 768 of 12 | half the layers, the backbone's width; `layers` and `width` for others, heads as wide as the backbone's |
 # | transfer set | task-like unlabelled text where there is some | the task's own inputs, or a text (`transfer`) |
 # | split of the budget between steps 2 and 3 | none: each to its end | half and half (`distil_share`) |
 # | regression | not treated | squared error to the teacher's output |
-# | learning rate of compact models | up to 3e-4, far above BERT's | the profile's grid goes higher than the other methods' |
+# | learning rate of compact models | up to 3e-4, far above BERT's | the profile's grid: at `paper` up to 3e-4, above the other methods'; at `glue` the grid of truncation |
 #
 # Pre-training is what this method lives on, and what a small machine cannot give: expect truncation, which inherits the
 # large model's pre-training, to win here and to lose in the paper.
@@ -59,7 +61,7 @@ from lib import general_plots, parameters, plots, report, runs
 from lib.methods import pdbert
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(pdbert.Config, globals())
 
 # %%

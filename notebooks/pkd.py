@@ -45,9 +45,9 @@
 # | regression | not said | not in the code: cross-entropy only | as in vanilla KD: squared errors to label and teacher's output |
 #
 # **Why this default.** The printed $\beta$ belongs to the mean: with the sum, $\beta = 100$ makes the states
-# by far the largest term of the loss (the small runs below show the terms). The mean over components also divides by the width, so on a
-# backbone of width 384 the same $\beta$ weighs a squared distance as twice that $\beta$ would at the paper's 768; 100
-# stays inside the grid either way. For the logits the formula's mean over the batch is kept, so that $\beta = 0$ is
+# by far the largest term of the loss (the notebook's table of small runs shows the terms). The mean over components also
+# divides by the width, so on a backbone of width 384 the same $\beta$ weighs a squared distance as twice that $\beta$
+# would at the paper's 768; 100 stays inside the grid either way. For the logits the formula's mean over the batch is kept, so that $\beta = 0$ is
 # exactly vanilla KD and the difference between the two methods is $L_{PT}$ alone.
 
 # %% tags=["parameters"]
@@ -73,7 +73,7 @@ from lib import parameters, plots, report, runs
 from lib.methods import kd, pkd
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(pkd.Config, globals())
 print(f"student layers 1 to {kd.student_depth(p) - 1} look at teacher layers {pkd.plan(p)}")
 
@@ -121,9 +121,8 @@ plots.caching_gain(record)
 # ## What each choice does
 #
 # Small runs with the same start and the same batches: too short to say which choice is best (the demo's end before
-# much is learnt). "patience" is $L_{PT}$
-# as the variant reduces it, before $\beta$; "loss" is the whole loss, so that one can see what part of it is left for
-# labels and logits.
+# much is learnt). "patience" is $L_{PT}$ as the variant reduces it, before $\beta$; "loss" is the whole loss, so that
+# one can see what part of it is left for labels and logits.
 
 # %%
 plots.compared(record)

@@ -59,7 +59,7 @@ study = "none"  # or strategy, replacing_rate, module_impact, layers, initialisa
 from lib import parameters, plots, runs
 from lib.methods import theseus, theseus_studies
 
-plots.svg()
+plots.set_up()
 p = parameters.read(theseus_studies.Config, globals())
 
 # %%
@@ -83,8 +83,7 @@ plots.curves(record)
 # The replacing rate as it was in force:
 
 # %%
-if "replacing_rate" in record.curve:
-    plots.curve(record, "replacing_rate", "replacing rate p(t)")
+plots.curve(record, "replacing_rate", "replacing rate p(t)")
 
 # %% [markdown]
 # ## Which module hurts most

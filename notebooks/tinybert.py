@@ -68,7 +68,7 @@
 # see a fraction of a percent of that. Steps a and b *share* the token budget that every method of this study gets, and
 # new rows are a share of it (the record's notes say how many). A narrow student from random weights is the one that
 # suffers most from few tokens: students that are cut out of the backbone start with everything it knows. In the demo a
-# score near the majority class is therefore what to expect; the curves show that the losses of step a do fall.
+# score near the majority class is therefore what to expect; the notebook's curve of step a shows whether its losses fall.
 
 # %% tags=["parameters"]
 task = "movies"  # a declared task (lib/tasks.py), or a path to your own CSV, TSV, JSONL or parquet file or folder
@@ -88,7 +88,7 @@ from lib import parameters, plots, report, runs
 from lib.methods import tinybert, tinybert_data, tinybert_studies
 from lib.reporting import tables
 
-plots.svg()
+plots.set_up()
 p = parameters.read(tinybert_studies.Config, globals())
 print(tinybert.plan(p))
 
@@ -115,8 +115,7 @@ plots.curves(record)
 # The loss above is that of step b. Step a came before it:
 
 # %%
-if "intermediate_loss" in record.curve:
-    plots.curve(record, "intermediate_loss", "sum of the losses of step a")
+plots.curve(record, "intermediate_loss", "sum of the losses of step a")
 
 # %%
 print("\n".join(record.notes))

@@ -44,7 +44,7 @@ layers = 0  # of the student; 0: half of the backbone's
 from lib import parameters, plots, runs
 from lib.methods import truncated
 
-plots.svg()
+plots.set_up()
 p = parameters.read(truncated.Config, globals())
 truncated.plan(p)
 

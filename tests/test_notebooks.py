@@ -14,6 +14,9 @@ import nbformat
 import pytest
 import tiny
 import yaml
+from markdown_it.renderer import RendererHTML
+from myst_parser.config.main import MdParserConfig
+from myst_parser.parsers.mdit import create_md_parser
 
 from lib import models, parameters, results
 from lib.grid import EXTRA_PAGES
@@ -93,6 +96,24 @@ def test_notebooks_hold_no_logic_of_their_own(notebook):
         assert not [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
 
 
+def test_no_cell_hides_what_it_makes(notebook):
+    """Jupyter shows the value of a cell's last line, not of a line inside an `if`."""
+    for source in sources(nbformat.read(notebook, 4)):
+        last = ast.parse(source).body[-1]
+        inside = [n.value for n in getattr(last, "body", []) if isinstance(n, ast.Expr)]
+        assert not [v for v in inside if not ast.unparse(v).startswith("print(")], source
+
+
+def test_every_formula_is_read_as_one(notebook):
+    """By the book's own reader: a dollar sign that is left in the text is a formula that was not seen."""
+    ours = yaml.safe_load((ROOT / "book" / "_config.yml").read_text())["parse"]["myst_enable_extensions"]
+    reader = create_md_parser(MdParserConfig(enable_extensions=set(ours)), RendererHTML)
+    for cell in nbformat.read(notebook, 4).cells:
+        if cell.cell_type == "markdown":
+            tokens = [t for block in reader.parse(cell.source) for t in (block, *(block.children or []))]
+            assert not [t.content for t in tokens if t.type == "text" and "$" in t.content]
+
+
 def test_notebooks_give_the_idea_in_words(notebook):
     text = "\n".join(c.source for c in nbformat.read(notebook, 4).cells if c.cell_type == "markdown")
     assert text.startswith("# ")
@@ -123,6 +144,7 @@ def text_of(nb) -> str:
 
 def test_the_spine_runs_through_papermill(places, films, backbone):
     """Each notebook by the command line; the teacher is built once; plots and tables are in what comes out."""
+    figures = {"truncated": 1, "bert": 1, "theseus": 2}
     for name, extra in (("truncated", {}), ("bert", {"epochs": 1}), ("theseus", {"study": "strategy"})):
         out = places / f"{name}.ipynb"
         words = yaml.safe_dump({**SCALE, **extra, "task": films, "backbone": backbone})
@@ -131,8 +153,11 @@ def test_the_spine_runs_through_papermill(places, films, backbone):
         nb = nbformat.read(out, 4)
         shown = [o for c in nb.cells if c.cell_type == "code" for o in c.outputs]
         assert not [o for o in shown if o.output_type == "error"]
-        assert any("image/svg+xml" in o.get("data", {}) for o in shown)
-        assert any("text/html" in o.get("data", {}) for o in shown)
+        pages = [o["data"]["text/html"] for o in shown if "text/html" in o.get("data", {})]
+        drawn = [o for o in shown if "image/svg+xml" in o.get("data", {})]
+        assert len(drawn) == len([h for h in pages if '<svg role="img" aria-label="' in h]) == figures[name]
+        assert any("<table" in h for h in pages)
+        assert "Warning" not in text_of(nb)
         for word in ("parameters in force", f"task='{films}'", f"{name} on films (own file films.csv)", "record:",
                      "student:"):
             assert word in text_of(nb)

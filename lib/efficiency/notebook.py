@@ -5,13 +5,15 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from lib import models
+from lib import models, plots
 from lib.efficiency import block as efficiency_block
+from lib.efficiency import counts, shapes
 from lib.efficiency import run as efficiency_run
-from lib.efficiency import shapes
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.run import Config
 from lib.errors import InputError
+
+QUIET = 0.5  # a load this far above the threads of a timing is no sign of other programs
 
 
 def sizes(names: list[str]) -> pd.DataFrame:
@@ -26,7 +28,7 @@ def sizes(names: list[str]) -> pd.DataFrame:
             "GFLOPs, 128 tokens": round(r["flops_128"] / 1e9, 2), "GMACs": round(r["flops_128"] / 2e9, 2),
             "GFLOPs, 512 tokens": round(r["flops_512"] / 1e9, 2), "fp32, MB": round(r["file_mb"]),
             "int8, MB (arithmetic)": round(r["file_int8_mb"])}
-    return pd.DataFrame(rows).T.rename_axis("system")
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("system")  # a column's whole numbers stay whole
 
 
 def block(p: Config) -> pd.DataFrame:
@@ -46,12 +48,27 @@ def latency(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({
         "back end": table.backend, "batch": table.batch, "length": table.length,
         "latency, ms": table.latency_ms.round(2),
-        "interquartile range, ms": table.latency_iqr_ms.round(2), "tokens a second": table.tokens_per_second.round(),
-        "times faster than BERT-base": table.speedup_vs_bert_base.round(2),
+        "interquartile range, ms": table.latency_iqr_ms.round(2),
+        "tokens a second": table.tokens_per_second.round().astype("Int64"),
+        "speed-up over BERT-base": table.speedup_vs_bert_base.round(2),
         "quartiles": [f"{r.speedup_low:.2f} to {r.speedup_high:.2f}" for r in table.itertuples()],
         "peak memory, MB": table.peak_memory_mb, "file, MB": table.file_mb, "rounds": table.rounds,
         "load": table["load"],
     }).set_index(table.system.rename("system"))
+
+
+def load(table: pd.DataFrame) -> str:
+    """A sentence on the machine's load beside the timings: a warning where it is above the threads that were timed."""
+    if table.empty:
+        return "Nothing was timed."
+    above = table["load"] - table.threads
+    row = table.loc[above.idxmax()]
+    threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
+    said = f"load at most {row.load:.1f}, {threads} of the timing included"
+    if above.max() <= QUIET:
+        return f"{said}: no sign of other programs"
+    return (f"WARNING: {said}: other programs ran beside it. Times are longer than on a quiet machine and are not to "
+            "be set beside those of another page; speed-ups, taken inside rounds, suffer less.")
 
 
 def missing(p: Config, table: pd.DataFrame, skips: efficiency_table.Skips) -> pd.DataFrame | str:
@@ -74,9 +91,9 @@ def predicted(table: pd.DataFrame) -> pd.DataFrame | str:
         return "Nothing was timed."
     one = table[table.batch == table.batch.min()]
     one = one[one.length == min(one.length, key=lambda n: abs(n - 128))]
-    base = one[one.system == shapes.BASE].flops_g.iloc[0]
     wide = one.pivot_table(index="system", columns="backend", values="speedup_vs_bert_base", sort=False)
-    wide.insert(0, "predicted by FLOPs", [base / one[one.system == s].flops_g.iloc[0] for s in wide.index])
+    work = {s: counts.flops(shapes.get(s).config()) for s in wide.index}  # the table's own are rounded
+    wide.insert(0, "predicted by FLOPs", [work[shapes.BASE] / work[s] for s in wide.index])
     wide.columns = [c if c.startswith("predicted") else f"measured, {c}" for c in wide.columns]
     return wide.round(2)
 
@@ -93,8 +110,10 @@ def curves(table: pd.DataFrame):
     axes.set(xlabel="tokens", ylabel="latency, ms (median, interquartile range)", xscale="log", yscale="log",
              title=f"{one.backend.iloc[0]}, batch {one.batch.iloc[0]}")
     axes.legend(fontsize=8)
-    plt.close(figure)
-    return figure
+    said = [f"{name}: {', '.join(f'{r.latency_ms:.4g} ms at {r.length} tokens' for r in rows.itertuples())}."
+            for name, rows in one.sort_values("length").groupby("system", sort=False)]
+    return plots.described(figure, f"Latency over length, {one.backend.iloc[0]}, batch {one.batch.iloc[0]}. "
+                                   + " ".join(said))
 
 
 def own(p: Config) -> pd.DataFrame | str:

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 
-from lib import studies
+from lib import plots, studies
 from lib.methods import efficientbert, efficientbert_search, efficientbert_space
 from lib.methods.efficientbert_model import SHAPES, EfficientBertModel, config
 from lib.results import Record
@@ -83,8 +83,10 @@ def search_plot(record: Record):
         axes.annotate(f"stage {stage}", (part.index[0], axes.get_ylim()[1]), fontsize=8)
     axes.set(xlabel="candidate", ylabel="held-out score, percent")
     axes.legend(fontsize=8)
-    plt.close(figure)  # or the inline backend draws it a second time
-    return figure
+    found = "; ".join(f"stage {stage}: {len(part)} candidates, best {part['score'].max():.1f}"
+                      for stage, part in scored.groupby("stage"))
+    return plots.described(figure, "Score on the held-out rows, percent, of every candidate in the order of the "
+                                   f"search, and the best so far of its stage. {found}.")
 
 
 def sizes() -> pd.DataFrame:

@@ -6,12 +6,14 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 
+from lib import plots
 from lib.diverged import Diverged
 from lib.methods import trimbert_speed
 from lib.methods.trimbert_model import TrimBertConfig, TrimBertModel
 from lib.models import count_parameters
 from lib.results import Record
 
+TELLING = 0.1  # of the fall of the loss: networks that end nearer to each other have done nearly the same
 # Two blocks a third as wide as BERT-base's, with heads of 64 as there, so that a page takes seconds
 TINY = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024,
         "vocab_size": 1000}
@@ -34,16 +36,19 @@ def language(records: list[Record]) -> pd.DataFrame:
 def loss(reports: dict[str, dict]):
     """Loss of language modelling against steps, one line a network; a cross where training broke off."""
     figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+    said = ["Masked-word loss against optimiser steps."]
     for name, report in reports.items():
         curves = report["curve"]
         points = curves.get("masked_words") or curves.get("loss", [])  # the former without the L2 term
         if points:
-            line, = axes.plot(*zip(*points, strict=True), label=name + (" (diverged)" if report["diverged"] else ""))
+            label = name + (" (diverged)" if report["diverged"] else "")
+            line, = axes.plot(*zip(*points, strict=True), label=label)
+            said.append(f"{label}: {plots.ends(points)}.")
             if report["diverged"]:
                 axes.plot(*points[-1], marker="x", color=line.get_color())
     axes.set(xlabel="optimiser step", ylabel="masked-word loss")
     axes.legend(fontsize=8)
-    return figure
+    return plots.described(figure, " ".join(said))
 
 
 def control(reports: dict[str, dict]) -> pd.DataFrame:
@@ -51,10 +56,25 @@ def control(reports: dict[str, dict]) -> pd.DataFrame:
     rows = []
     for name, report in reports.items():
         final = report["after"]["loss"]
-        rows.append({"network": name, "steps": report["steps"], "loss on held-out text before":
-                     f"{report['before']['loss']:.3f}", "after": "not finite" if final is None else f"{final:.3f}",
+        rows.append({"network": name, "LayerNorms": report["layernorms"], "steps": report["steps"],
+                     "loss on held-out text before": f"{report['before']['loss']:.5f}",
+                     "after": "not finite" if final is None else f"{final:.5f}",
                      "diverged": report["diverged"] or "no"})
     return pd.DataFrame(rows).set_index("network")
+
+
+def control_says(reports: dict[str, dict]) -> str:
+    """What the control can be read for: which networks broke off, or how far apart those that did not ended."""
+    broken = [n for n, r in reports.items() if r["diverged"] or r["after"]["loss"] is None]
+    if broken:
+        return f"Training broke off or ended without a finite loss: {'; '.join(broken)}."
+    ends = [r["after"]["loss"] for r in reports.values()]
+    fall = max(r["before"]["loss"] - r["after"]["loss"] for r in reports.values())
+    apart = max(ends) - min(ends)
+    said = f"No network diverged. Their losses end within {apart:.5f} of each other; the largest fall was {fall:.5f}. "
+    if apart < TELLING * fall:
+        return said + "So few steps do not tell the networks apart: no evidence for the paper and none against it."
+    return said + "They are apart, but none is near the paper's length of training."
 
 
 def reports(records: list[Record], broken: list[Diverged]) -> dict[str, dict]:

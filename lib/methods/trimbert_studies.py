@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+import torch
+from torch import nn
+
 from lib import diverged, models, runs, studies
 from lib.diverged import Diverged
 from lib.methods import trimbert
+from lib.methods.trimbert_model import TrimBertModel
 from lib.results import Record
 
 # At twelve blocks the paper has n = 1, 2, 3, 4, 6, inf; at six blocks 4 and 6 both leave one intermediate block.
@@ -91,12 +95,15 @@ def control(run) -> dict[str, dict]:
     """Language modelling from scratch without a LayerNorm: after intermediate blocks, after attention, and with both.
 
     The paper's reason for removing the former: without the latter training diverges. Reports by name, as in the
-    artefact's "mlm", on `control_tokens` tokens of text.
+    artefact's "mlm", on `control_tokens` tokens of text; with "layernorms", how many the network has.
     """
     out = {}
     for words, change in (("n = 1", {}), ("no LayerNorm after intermediate blocks", {"nomlpln": True}),
                           ("no LayerNorm after attention", {"attention_layernorm": False})):
         one = run.with_parameters(**{"origin": "scratch", "every": 1, "bandd": False, "nomlpln": False,
                                      "text_tokens": max(1000, run.p.control_tokens), **change})
-        out[words] = trimbert.pretrained(one).meta["mlm"]
+        with torch.device("meta"):
+            network = TrimBertModel(trimbert.architecture(one.p, run.tokenizer))
+        norms = sum(isinstance(m, nn.LayerNorm) for m in network.modules())
+        out[words] = {**trimbert.pretrained(one).meta["mlm"], "layernorms": norms}
     return out
