@@ -288,6 +288,40 @@ def test_what_was_not_timed_is_named(tmp_path):
     assert "Everything" in notebook.missing(p, done, table.Skips({}))
 
 
+def test_the_notebooks_sizes_are_whole_where_they_are_counts():
+    from lib.efficiency import notebook
+
+    frame = notebook.sizes(["BERT-base", "TinyBERT4"])
+    assert frame["layers"].tolist() == [12, 4]
+    assert {str(frame[c].dtype) for c in ("layers", "fp32, MB", "int8, MB (arithmetic)")} == {"int64"}
+    assert frame.loc["TinyBERT4", "parameters, M"] == 14.35
+
+
+def timed(**changes) -> pd.DataFrame:
+    both = [{"system": "BERT-base", "flops_g": 22.348}, {"system": "TinyBERT4", "flops_g": 1.247}]
+    rest = {"backend": "eager", "batch": 1, "length": 128, "speedup_vs_bert_base": 1.0, "tokens_per_second": 252.8,
+            "threads": 1, "load": 1.0, "latency_ms": 1.0, "latency_iqr_ms": 0.1, "speedup_low": 1, "speedup_high": 1}
+    return pd.DataFrame([{**rest, **b, **changes} for b in both], columns=table.COLUMNS)
+
+
+def test_the_notebook_predicts_from_the_operations_as_counted():
+    from lib.efficiency import notebook
+
+    said = notebook.predicted(timed())["predicted by FLOPs"]
+    assert said["TinyBERT4"] == round(22_348_431_360 / 1_247_475_840, 2) == 17.91  # by the rounded column 17.92
+    assert notebook.latency(timed())["tokens a second"].astype(str).tolist() == ["253", "253"]
+
+
+@pytest.mark.parametrize(("threads", "load", "busy"), [(1, 1.1, False), (1, 2.39, True), (2, 2.4, False), (8, 9, True)])
+def test_the_notebook_warns_of_a_busy_machine(threads, load, busy):
+    from lib.efficiency import notebook
+
+    said = notebook.load(timed(threads=threads, load=load))
+    assert said.startswith("WARNING: ") is busy
+    assert f"load at most {load:.1f}, {threads} thread" in said
+    assert "Nothing" in notebook.load(timed().iloc[:0])
+
+
 def test_the_notebook_times_the_users_own_model(tmp_path, places, capsys):
     from lib.efficiency import notebook
 

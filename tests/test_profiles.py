@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from lib import mlm, profiles
+from lib import grid, mlm, profiles
 
 
 @pytest.fixture
@@ -63,3 +63,10 @@ def test_one_language_modelling_head_serves_all_methods_of_a_profile(profile):
            for m in ("distilbert", "tinybert", "trimbert")]
     filled = [mlm.General(**values) for values in own]
     assert len({tuple(getattr(p, k) for k in sorted(keys)) for p in filled}) == 1, own
+
+
+def test_the_rates_are_searched_as_pdberts_page_says():
+    """The same grid as truncation's at `glue`; at `paper` up to 3e-4, above every other method's."""
+    glue, paper = ({m: profiles.values(name, m).get("lr_grid") for m in grid.methods()} for name in ("glue", "paper"))
+    assert glue["pdbert"] == glue["truncated"]
+    assert max(paper.pop("pdbert")) == 3e-4 > max(rate for found in paper.values() for rate in found)

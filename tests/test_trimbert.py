@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lib import diverged, fast, layers, mlm, models, parameters, results, runs, training
 from lib.errors import InputError
-from lib.methods import trimbert, trimbert_speed, trimbert_studies
+from lib.methods import trimbert, trimbert_plots, trimbert_speed, trimbert_studies
 from lib.methods import trimbert_model as tm
 from lib.paths import ROOT, results_dir
 from lib.reporting import paper_pages
@@ -262,8 +262,9 @@ def test_a_strange_file_among_the_diverged_is_named(places):
 
 def test_the_control_reports_three_curves(run_of):
     found = trimbert_studies.control(run_of(control_tokens=1000))
-    assert len(found) == 3
     assert all(r["curve"]["loss"] for r in found.values())
+    # Embeddings, and in each of three blocks two, one and one
+    assert trimbert_plots.control(found)["LayerNorms"].tolist() == [7, 4, 4]
 
 
 def test_softmax_written_out_is_softmax():

@@ -47,6 +47,18 @@ def inputs(rows=2, width=7, padded=3):
     return {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.parametrize("change", [{"attention_layernorm": False}, {"intermediate_layernorm": False}])
+def test_a_missing_layernorm_changes_little_at_the_start_and_much_where_weights_are_large(change):
+    """Why the notebook's control ends alike after few steps: the networks differ, their first outputs hardly."""
+    def difference(deviation):
+        with_all, without = (build(cls=tm.TrimBertModel, initializer_range=deviation, **c)(**inputs()).last_hidden_state
+                             for c in ({}, change))
+        return (with_all - without).abs().mean().item()
+
+    assert 0 < difference(0.02) < 0.01
+    assert difference(0.5) > 0.1
+
+
 @pytest.mark.parametrize(("every", "millions"), [(1, 109.5), (2, 81.1), (3, 71.7), (4, 67.0), (6, 62.2), (0, 52.8)])
 def test_sizes_at_the_papers_shape(every, millions):
     """methods.md 12.1, with pooler: 23.8M embeddings, 2.36M an attention block, 4.72M an intermediate block."""
