@@ -26,7 +26,8 @@ class Task:
     also_scored: tuple[str, ...] = ()  # scored beside it, for the record
     unlabelled: tuple[str, ...] = ("test",)  # splits without public labels: scoring them is refused
     title: str = ""
-    related: str = ""  # what the default backbone saw before, as its card states
+    related: str = ""  # of tasks of which the default backbone saw something before: the note of its records
+    card: str = ""  # what the backbone's card says of it
     source: str = "glue"
     range: tuple[float, float] | None = None  # of a regression target
     span: bool = False  # the answer is a span of the second text: one start and one end logit a token
@@ -48,20 +49,28 @@ class Task:
 ACC = ("accuracy",)
 PAIR = ("sentence1", "sentence2")
 SEEN = "backbone saw related data"
+# The card of all-MiniLM-L6-v2 (README.md beside its weights): what it was trained on, with the numbers of tuples.
+SIMILAR = ("No rows of STS-B are in the list of its training data, but it was trained on this question: to put "
+           "sentences of like meaning close together.")
+QUORA = "Its training data list Quora's question pairs (103,663 triplets), of which QQP is made."
+NLI = "Its training data list SNLI and MultiNLI (277,230 tuples)"
 
 GLUE = (
     Task("cola", ("sentence",), "label", ("unacceptable", "acceptable"), ("matthews",), title="CoLA"),
     Task("sst2", ("sentence",), "label", ("negative", "positive"), ACC, title="SST-2"),
     Task("mrpc", PAIR, "label", ("not_equivalent", "equivalent"), ("f1", "accuracy"), title="MRPC",
          also_scored=("test",), unlabelled=()),
-    Task("stsb", PAIR, "label", None, ("pearson", "spearman"), title="STS-B", related=SEEN, range=(0.0, 5.0)),
+    Task("stsb", PAIR, "label", None, ("pearson", "spearman"), title="STS-B", related=SEEN, card=SIMILAR,
+         range=(0.0, 5.0)),
     Task("qqp", ("question1", "question2"), "label", ("not_duplicate", "duplicate"), ("f1", "accuracy"),
-         title="QQP", related=SEEN),
+         title="QQP", related=SEEN, card=QUORA),
     Task("mnli", ("premise", "hypothesis"), "label", ("entailment", "neutral", "contradiction"), ACC, title="MNLI",
-         related=SEEN, scored="validation_matched", also_scored=("validation_mismatched",),
-         unlabelled=("test_matched", "test_mismatched")),
-    Task("qnli", ("question", "sentence"), "label", ("entailment", "not_entailment"), ACC, title="QNLI", related=SEEN),
-    Task("rte", PAIR, "label", ("entailment", "not_entailment"), ACC, title="RTE", related=SEEN),
+         related=SEEN, card=f"{NLI}: the task itself.", scored="validation_matched",
+         also_scored=("validation_mismatched",), unlabelled=("test_matched", "test_mismatched")),
+    Task("qnli", ("question", "sentence"), "label", ("entailment", "not_entailment"), ACC, title="QNLI", related=SEEN,
+         card="Its training data list SQuAD 2.0 (87,599 tuples), and QNLI's rows are made of SQuAD's."),
+    Task("rte", PAIR, "label", ("entailment", "not_entailment"), ACC, title="RTE", related=SEEN,
+         card=f"{NLI}, which ask RTE's question of other sentences."),
     Task("wnli", PAIR, "label", ("not_entailment", "entailment"), ACC, title="WNLI"),
 )
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 from synthetic_records import put, record, results_folder
 
 from lib.paths import ROOT
-from lib.reporting import comparison, tables
-from lib.reporting.matrix import VIEWS, matrix
+from lib.reporting import comparison, overview, tables
+from lib.reporting.cells import verdict
+from lib.reporting.matrix import VIEWS, matrix, said_over
+from lib.reporting.pages import Study
 from lib.reporting.reported import load
+from lib.tasks import TASKS
 
 REPORTED = load(ROOT / "results" / "reported.csv")
 PAPER = {"backbone": "bert-base", "scale": "paper"}
@@ -136,6 +140,49 @@ def test_names_from_users_are_text_in_heads_cells_fields_and_keys():
             soup = BeautifulSoup(html, "html.parser")
             assert not soup.find("script")
             assert "&lt;script&gt;" in html
+
+
+def test_the_last_column_sorts_by_a_mean_over_the_same_tasks_only():
+    """Truncation keeps 50 of 66 on CoLA, which KD was not run on: over MRPC alone both keep the same."""
+    both = [*three(task="mrpc", majority=40.0), *three("kd", task="mrpc", majority=40.0),
+            *three("truncated", task="mrpc", majority=40.0)]
+    more = [*three("truncated", task="cola", scores=(50.0, 50.0, 50.0), majority=0.0), *three("pkd", task="cola"),
+            *three("kd", task="sst2", majority=65.95)]
+    soup = BeautifulSoup(matrix(REPORTED, both + more, "c", "t"), "html.parser")
+    assert soup.thead.find("th", attrs={"data-column": "7"}).get_text() == "Over MRPC: reported | ours"
+    last = {r.th.get_text(): r.find_all("td")[-1] for r in soup.tbody.find_all("tr")}
+    assert {last[m]["data-sort"] for m in ("Truncated, fine-tuned", "Vanilla KD")} == {f"{100 * 61 / 66.1:.6g}"}
+    assert last["BERT-PKD"]["data-sort"] == ""  # sorts last
+    assert last["BERT-PKD"].get_text() == "no number: not all of these tasks were run"
+    said = said_over(REPORTED, both + more)
+    assert "the sum of the student's mean scores over MRPC, in percent of the sum of its teacher's" in said
+    assert "Left out, because retention is withheld: SST-2." in said
+
+
+def test_a_retention_over_the_base_of_another_paper_says_so():
+    left, _ = cells(three("mobilebert"), "mobilebert")
+    assert "divided by BERT-base of another paper: BERT, Original Table 1" in shown(left, "retention")
+    assert "another paper" not in str(cells(three(), "theseus"))
+    c = comparison.cell(REPORTED, three("mobilebert"), "mobilebert", "rte")
+    assert "another paper: BERT" in verdict(c)
+    assert "another paper: BERT" in overview.sentence("mobilebert", Study(tuple(three("mobilebert")), (), REPORTED))
+
+
+def test_the_flag_of_related_data_says_what_the_card_says():
+    soup = BeautifulSoup(matrix(REPORTED, three(), "c", "t"), "html.parser")
+    assert "SNLI and MultiNLI" in soup.select_one("thead .bc-flag")["title"]
+    other = [r.model_copy(update={"backbone": "bert-base"}) for r in three()]
+    assert not BeautifulSoup(matrix(REPORTED, other, "c", "t"), "html.parser").select("thead .bc-flag")
+    for task in TASKS.values():
+        assert bool(task.related) == bool(task.card)
+
+
+def test_what_only_this_book_calls_so_is_explained():
+    page = (ROOT / "book" / "comparison.md").read_text()
+    grid = yaml.safe_load((ROOT / "notebooks" / "profiles" / "grid.yaml").read_text())
+    for name in ("Loyalty", *(TASKS[t].title for t in grid["demo"]["tasks"])):
+        assert f"*{name}*" in page
+    assert "`minilm-l6` is all-MiniLM-L6-v2" in (ROOT / "book" / "index.md").read_text()
 
 
 def test_groups_must_cover_the_columns():

@@ -126,3 +126,12 @@ def test_methods_differ_in_colour_and_in_mark():
     assert len({s.colour for s in SYSTEMS}) == len({s.mark for s in SYSTEMS}) == len({s.title for s in SYSTEMS}) == 12
     assert title_of("theseus-code") == "BERT-of-Theseus (code)"
     assert sorted(["zzz", "theseus-a", "theseus", "bert"], key=order_of) == ["bert", "theseus", "theseus-a", "zzz"]
+
+
+def test_every_metric_and_every_paper_has_a_name_for_readers():
+    assert set(reported.METRIC_TITLES) == reported.SCORES | reported.PROPERTIES
+    assert {r.paper for r in reported.load(FILE)} == set(reported.PAPER_TITLES)
+    names = [*reported.METRIC_TITLES.values(), *reported.PAPER_TITLES.values()]
+    assert not [n for n in names if "_" in n]
+    for paper, where in (("trimbert", "Results text"), ("mobilebert", "Table 1"), ("distilbert", "Table 4")):
+        assert not [c for c in reported.reported_table(paper, where).columns if "_" in c or "delta" in c]

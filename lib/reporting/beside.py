@@ -15,7 +15,7 @@ from lib.errors import InputError, one_of
 from lib.reporting.cells import number, printed, runs_link, seeds, verdict
 from lib.reporting.comparison import Cell, cell, groups, task_title, tasks_of
 from lib.reporting.pages import Study, load_study
-from lib.reporting.reported import TASK_TITLES, Reported, metric_title, reported_table, select
+from lib.reporting.reported import TASK_TITLES, Reported, metric_title, paper_title, reported_table, select
 from lib.reporting.tables import NOT_RUN, lines, small, table
 from lib.results import Record
 from lib.stats import spread
@@ -56,7 +56,7 @@ def beside(paper: str, method: str, where_prefix: str, study: Study | None = Non
     teachers = []
     if system.teacher and system.teacher.paper == paper:
         teachers = select(study.reported, paper, where_prefix, system.teacher.system)
-    name = f"{paper} {where_prefix}: reported | ours, {title_of(method)}"
+    name = f"{paper_title(paper)} {where_prefix}: reported | ours, {title_of(method)}"
     printed_rows = _as_declared(rows, system.printed) + _as_declared(teachers, system.teacher)
     out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in _groups(study))
     if out:
@@ -111,7 +111,7 @@ def variants_beside(
             line = [_variant(study, runs, paper, where_prefix, systems, label, t) for t in tasks]
             body.append([title_of(label), *line])
         what = "reported | ours" if any(systems.values()) else "ours"
-        caption = f"{title or f'{paper} {where_prefix}'}: {what}, {name}"
+        caption = f"{title or f'{paper_title(paper)} {where_prefix}'}: {what}, {name}"
         out += table(caption, ["Variant", *map(task_title, tasks)], body)
     if out:
         return out

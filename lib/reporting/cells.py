@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from lib.paths import results_dir
 from lib.reporting.comparison import Cell, cell, labels_of, task_title
-from lib.reporting.reported import Reported, metric_title
+from lib.reporting.reported import Reported, metric_title, paper_title
 from lib.reporting.tables import NOT_RUN, flag, lines, small, table
 from lib.results import Record, is_stale, path_of
 from lib.stats import Spread
@@ -76,7 +76,7 @@ def runs_link(c: Cell, linked: bool = True) -> Markup:
 def printed(r: Reported | None, c: Cell) -> Markup | str:
     if r is None:
         return "not printed"
-    what = Markup('<span title="{}">{}</span>').format(f"{r.paper}, {r.system}, {r.where}", r.value)
+    what = Markup('<span title="{}">{}</span>').format(f"{paper_title(r.paper)}, {r.system}, {r.where}", r.value)
     mark = "" if r.verified else flag("unverified")
     return lines(what, small(f"{metric_title(r.metric)}, {r.split}"), mark)
 
@@ -101,6 +101,7 @@ def verdict(c: Cell) -> Markup | str:
     return lines(
         pair("retention", c.reported_retention, number(c.retention)),
         pair("above majority", c.reported_above, number(c.above)),
+        small(f"reported: {c.foreign_base}") if c.foreign_base else "",
         excluded(c),
         small(c.why_not),
     )
@@ -111,9 +112,11 @@ def majority_of(records: list[Record], task: str) -> str:
     return " to ".join(f"{v:.1f}" for v in values[:: max(1, len(values) - 1)])
 
 
-def related(task: str) -> Markup | str:
-    note = TASKS[task].related if task in TASKS else ""
-    return flag(note) if note else ""
+def related(task: str, backbone: str) -> Markup | str:
+    """A flag where the default backbone saw data of this kind before, with what its card says; nothing for others."""
+    if task not in TASKS or backbone != "minilm-l6" or not TASKS[task].related:
+        return ""
+    return flag(TASKS[task].related, f"The card of {backbone}: {TASKS[task].card}")
 
 
 def task_table(rows: list[Reported], records: list[Record], task: str, caption: str) -> Markup:

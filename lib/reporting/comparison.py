@@ -178,6 +178,14 @@ class Cell:
         return 100 * s.number / t.number if s and t else None
 
     @property
+    def foreign_base(self) -> str:
+        """Which other paper prints the base that the reported retention divides by; empty where it is the same."""
+        s, t = self.reported, self.reported_teacher
+        if not (s and t) or s.paper == t.paper:
+            return ""
+        return f"divided by {t.system} of another paper: {printed_numbers.paper_title(t.paper)}, {t.where}"
+
+    @property
     def reported_above(self) -> float | None:
         """The same of the printed scores; our majority serves where metric and split are the paper's."""
         s, t = self.reported, self.reported_teacher
@@ -290,7 +298,6 @@ class Overall:
     reported: float | None
     above: float
     reported_above: float | None
-    left_out: tuple[str, ...]  # tasks run whose teacher does not clear the majority
 
 
 def overall(cells: Iterable[Cell]) -> Overall | None:
@@ -298,8 +305,7 @@ def overall(cells: Iterable[Cell]) -> Overall | None:
 
     The reported figures are recomputed over those same tasks, and left out where one of them is not printed.
     """
-    run = [c for c in cells if c.runs]
-    used = [c for c in run if c.retention is not None]
+    used = [c for c in cells if c.retention is not None]
     if not used:
         return None
     teacher = sum(_mean(r.teacher.score for r in c.runs) for c in used)
@@ -315,8 +321,32 @@ def overall(cells: Iterable[Cell]) -> Overall | None:
         100 * s / t if printed else None,
         100 * (student - majority) / (teacher - majority),
         100 * (s - majority) / (t - majority) if above else None,
-        tuple(c.task for c in run if c.retention is None),
     )
+
+
+@dataclass(frozen=True)
+class Over:
+    """Methods of one group that share tasks: one mean over other tasks is no better or worse than another."""
+
+    tasks: tuple[str, ...]
+    cells: dict[str, list[Cell]]  # on these tasks, of the methods that have a retention on all of them
+    left_out: tuple[str, ...]  # methods run, but not on all of them
+    withheld: tuple[str, ...]  # tasks run whose retention is not shown
+
+
+def shared(rows: list[Reported], records: list[Record]) -> Over | None:
+    """The tasks of one group on which most methods have a retention, and these methods; None where none has one."""
+    students = [n for n in BY_NAME if n != "bert"]
+    tasks = tasks_of(records)
+    cells = {m: [c for t in tasks if (c := cell(rows, records, m, t)).runs] for m in students}
+    on = {t: {m for m, own in cells.items() for c in own if c.task == t and c.retention is not None} for t in tasks}
+    most = max(on.values(), key=len)
+    if not most:
+        return None
+    over = tuple(t for t in on if on[t] >= most)
+    return Over(over, {m: [c for c in own if c.task in over] for m, own in cells.items() if m in most},
+                tuple(m for m, own in cells.items() if own and m not in most),
+                tuple(t for t in on if any(c.task == t and c.retention is None for own in cells.values() for c in own)))
 
 
 def _mean(values: Iterable[float]) -> float:

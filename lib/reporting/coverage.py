@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 from markupsafe import Markup
 
-from lib.claims.verdicts import UNTESTED, Verdict
+from lib.claims.verdicts import UNDECIDED, UNTESTED, Verdict
 from lib.reporting.comparison import main_group, task_title, tasks_of
 from lib.reporting.pages import Study
 from lib.reporting.tables import NOT_RUN, lines, small, table
@@ -18,7 +18,7 @@ from lib.systems import BY_NAME, title_of
 NOT_TIMED = Markup('<span class="bc-none">not timed</span>')
 TOGETHER = {"kd": "pkd"}  # whose claims are counted with another's
 HEAD = ("Method", "Trained and scored here (seeds)", "Other variants", "Size and operations", "Speed",
-        "Claims answered")  # fmt: skip
+        "Claims decided")  # fmt: skip
 
 
 def page(study: Study, found: Iterable[Verdict], sizes: pd.DataFrame, timed: pd.DataFrame | None) -> Markup:
@@ -76,5 +76,5 @@ def _claims(method: str, found: list[Verdict]) -> Markup | str:
     if method in TOGETHER:
         return f"with {title_of(TOGETHER[method])}"
     own = [v for v in found if v.claim.paper == method]
-    answered = sum(v.verdict != UNTESTED for v in own)
-    return Markup('<a href="claims.html">{} of {}</a>').format(answered, len(own)) if own else "states none of its own"
+    decided = sum(v.verdict not in (UNTESTED, UNDECIDED) for v in own)
+    return Markup('<a href="claims.html">{} of {}</a>').format(decided, len(own)) if own else "states none of its own"

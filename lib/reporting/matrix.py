@@ -9,11 +9,12 @@ from markupsafe import Markup
 from lib.reporting.cells import excluded, number, pair, related, runs_link, runs_of, seeds
 from lib.reporting.comparison import (
     Cell,
-    Overall,
+    Over,
     cell,
     overall,
     paired,
     same_tokens,
+    shared,
     task_title,
     tasks_of,
     token_budget,
@@ -45,16 +46,18 @@ class _View:
 def matrix(rows: list[Reported], records: list[Record], caption: str, name: str) -> Markup:
     """Fields and table for the records of one group. The plain methods only: variants stand in the tables by task.
 
-    `name`: id of the table. Raises `ValueError` where no record is given.
+    `name`: id of the table. Raises `IndexError` where no record is given.
     """
-    tasks = tasks_of(records)
+    tasks, backbone = tasks_of(records), records[0].backbone
     head: list[object] = ["Method"]
     groups: list[tuple[object, int, str]] = [("", 1, "")]
     for t in tasks:
         hidden = Markup('<span class="bc-hidden">, {}</span>').format(task_title(t))
         head += [Markup("{}{}").format(word, hidden) for word in ("Reported", "Ours")]
-        groups.append((lines(task_title(t), related(t)), 2, t))
-    head.append("Over tasks: reported | ours")
+        groups.append((lines(task_title(t), related(t, backbone)), 2, t))
+    over = shared(rows, records)
+    where = ", ".join(map(task_title, over.tasks)) if over else ""
+    head.append(f"Over {where}: reported | ours" if over else "Over tasks")
     groups.append(("", 1, ""))
     body, data = [], []
     for label in BY_NAME:
@@ -62,7 +65,7 @@ def matrix(rows: list[Reported], records: list[Record], caption: str, name: str)
         line: list[object] = [title_of(label)]
         for c in cells:
             line += _pair(c, _views(rows, records, c))
-        body.append([*line, _over(label, cells)])
+        body.append([*line, _over(label, cells, over)])
         data.append({"run": "yes" if any(c.runs for c in cells) else "no",
                      "kind": "teacher" if label == "bert" else "paper" if label in _PAPERS else "baseline"})
     guess: list[object] = ["Majority class"]
@@ -125,7 +128,8 @@ def _absolute(c: Cell) -> _View:
 
 def _retention(c: Cell) -> _View:
     key = c.reported_retention
-    left = NOT_PRINTED if key is None else lines(f"{key:.1f}", _above(c.reported_above))
+    base = small(c.foreign_base) if c.foreign_base else ""
+    left = NOT_PRINTED if key is None else lines(f"{key:.1f}", _above(c.reported_above), base)
     if not c.is_student:
         return _View("100", 100, "100 (the teacher)" if c.runs else NOT_RUN, 100 if c.runs else None)
     if not c.runs:
@@ -178,20 +182,28 @@ def _before(r: Record) -> int:
     return sum(a.tokens for a in r.artefacts if not a.kind.startswith("teacher"))
 
 
-def _over(label: str, cells: list[Cell]) -> Keyed:
+def _over(label: str, cells: list[Cell], over: Over | None) -> Keyed:
+    """Retention over the tasks that most methods share. Of a method without one of them: no number to sort by."""
     if label == "bert":
         return Keyed("100 (the teacher)", 100)
     if not any(c.runs for c in cells):
         return Keyed(NOT_RUN)
-    o = overall(cells)
-    return Keyed(_overall(o), o.ours) if o else Keyed(small("withheld on every task"))
+    if over is None:
+        return Keyed(small("withheld on every task"))
+    if label not in over.cells:
+        return Keyed(small("no number: not all of these tasks were run"))
+    o = overall(over.cells[label])
+    return Keyed(lines(pair("retention", o.reported, f"{o.ours:.1f}"),
+                       pair("above majority", o.reported_above, f"{o.above:.1f}")), o.ours)
 
 
-def _overall(o: Overall) -> Markup:
-    tasks = ", ".join(task_title(t) for t in o.tasks)
-    out = ", ".join(task_title(t) for t in o.left_out)
-    return lines(
-        pair("retention", o.reported, f"{o.ours:.1f}"),
-        pair("above majority", o.reported_above, f"{o.above:.1f}"),
-        small(f"over {tasks}" + (f"; withheld: {out}" if out else "")),
-    )
+def said_over(rows: list[Reported], records: list[Record]) -> Markup:
+    """What the last column is, over which tasks, and which tasks are left out of it."""
+    over = shared(rows, records)
+    if over is None:
+        return Markup("")
+    out = ", ".join(map(task_title, over.withheld))
+    return Markup("<p>The last column: the sum of the student's mean scores over {}, in percent of the sum of its "
+                  "teacher's; these are the tasks on which most methods have a retention, and a method without one of "
+                  "them has no number there.{}</p>").format(
+        ", ".join(map(task_title, over.tasks)), f" Left out, because retention is withheld: {out}." if out else "")

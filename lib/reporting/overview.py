@@ -12,14 +12,13 @@ from lib.reporting.cells import number
 from lib.reporting.comparison import Cell, cell, main_group, paired, same_tokens, task_title, tasks_of, token_budget
 from lib.reporting.pages import Study
 from lib.reporting.paper_pages import PAPERS
+from lib.reporting.tables import count
 from lib.stats import Spread
 from lib.systems import title_of
 
 
 def papers(study: Study, found: Iterable[Verdict] = ()) -> Markup:
-    """A list with one sentence for each of the six papers, and what became of its claims; "not run yet" where no
-    committed run of it exists.
-    """
+    """A list with one sentence for each of the six papers, and what became of its claims."""
     found = list(found)
     items = Markup("").join(
         Markup('<li><a href="{}.html">{}</a>: {} {}</li>').format(p, title_of(p), sentence(p, study), claims(p, found))
@@ -40,7 +39,9 @@ def sentence(method: str, study: Study) -> str:
     cells = _cells(method, study) if found else []
     if not cells:
         others = sum(r.method == method for r in study.committed)
-        return f"only variants were run ({others} runs)." if others else "not run yet."
+        demo = any(r.method == method for r in study.local)
+        none = "no committed run (the demo on this machine ran it)." if demo else "no committed run."
+        return f"only variants were run ({count(others, 'run')})." if others else none
     kept = [_kept(c) for c in cells]
     return "; ".join(kept) + ". " + against_truncated(method, study)
 
@@ -56,6 +57,7 @@ def _kept(c: Cell) -> str:
     if c.retention is None:
         return what + f"its score is {number(c.ours)} (retention withheld: {c.withheld})"
     printed = "not printed" if c.reported_retention is None else f"{c.reported_retention:.1f}%"
+    printed += f", {c.foreign_base}" if c.foreign_base else ""
     one = "" if c.retention.half is not None else " with one seed"
     return what + f"it keeps {number(c.retention)}% of the teacher's score{one} (reported at BERT-base: {printed})"
 

@@ -13,11 +13,12 @@ from lib.paths import results_dir
 from lib.reporting.cells import anchor, command, record_page, related, task_table
 from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
 from lib.reporting.figures import retention_alt, retention_plot, svg
-from lib.reporting.matrix import matrix
-from lib.reporting.reported import Reported, load
-from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table, wide
+from lib.reporting.matrix import matrix, said_over
+from lib.reporting.reported import TASK_TITLES, Reported, load, metric_title, paper_title
+from lib.reporting.tables import Keyed, code, controls, count, details, flag, lines, small, table, wide
 from lib.results import Record, is_stale, load_all, path_of
 from lib.systems import BY_NAME, order_of, title_of
+from lib.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,14 @@ def comparison(study: Study, local: bool) -> Markup:
         contents += Markup('<li><a href="#{}">{}</a>: {}</li>').format(here, name, links)
         title = name[0].upper() + name[1:]
         out += Markup('<h3 id="{}">{}</h3><p>Scale: {}.</p>').format(here, title, "; ".join(scales))
+        out += said_over(study.reported, runs)
         out += matrix(study.reported, runs, f"Method by task, {name}: reported | ours", f"table-{here}")
         for task in tasks_of(runs):
             one = [r for r in runs if r.task == task]
             rows = ", ".join(sorted({f"{r.rows} rows of {r.split}" for r in one}))
-            head = Markup('<h4 id="{}-{}">{}</h4><p>{} {}</p>')
-            out += head.format(here, task, task_title(task), rows, related(task))
+            seen = related(task, backbone)
+            said = lines(Markup("{} {}").format(rows, seen), small(TASKS[task].card) if seen else "")
+            out += Markup('<h4 id="{}-{}">{}</h4><p>{}</p>').format(here, task, task_title(task), said)
             out += task_table(study.reported, runs, task, f"{task_title(task)}, {name}")
     return wide(Markup("<ul>{}</ul>").format(contents), out)
 
@@ -185,7 +188,8 @@ def _run(r: Record) -> list:
         lines(f"{r.score:.2f}", small(f"{r.headline}, {r.split}, {r.rows} rows"), small(r.scale)),
         lines(Markup('<a href="{}">{}</a>').format(record_page(r), file), small(r.created)),
         data,
-        lines(e.processor, small(f"{e.threads} threads, {e.precision}, {e.platform}"), details("versions", versions)),
+        lines(e.processor, small(f"{count(e.threads, 'thread')}, {e.precision}, {e.platform}"),
+              details("versions", versions)),
         lines(f"{r.wall_seconds:.0f}", small(f"{r.tokens:,} tokens, {r.tokens_per_second:,.0f}/s")),
         lines(code(commit), small(f"code {r.code_hash}, config {r.config_hash}"), small(artefacts)),
         command(r.command),
@@ -197,7 +201,7 @@ def sources(study: Study) -> Markup:
     head = ["Paper", "Source read", "Numbers", "Unverified"]
     counted: dict[tuple[str, str], list[Reported]] = {}
     for r in study.reported:
-        counted.setdefault((f"{r.paper} (arXiv {r.arxiv_id})", r.source), []).append(r)
+        counted.setdefault((f"{paper_title(r.paper)} (arXiv {r.arxiv_id})", r.source), []).append(r)
     body = [[p, s, str(len(v)), str(sum(not r.verified for r in v))] for (p, s), v in counted.items()]
     out = table("Reported numbers by source", head, body, sortable=True)
     columns = ["Paper", "System", "Task, split", "Metric", "Value", "Where", "Source"]
@@ -205,7 +209,7 @@ def sources(study: Study) -> Markup:
     fields = controls(
         "table-reported",
         filters={
-            "paper": ("Paper", {p: p for p in dict.fromkeys(r.paper for r in study.reported)}),
+            "paper": ("Paper", {p: paper_title(p) for p in dict.fromkeys(r.paper for r in study.reported)}),
             "verified": ("Source", {"yes": "read in a stored text", "no": "unverified"}),
         },
         search="Search",
@@ -222,4 +226,5 @@ def _row(r: Reported) -> list:
     source = r.source if r.verified else lines(flag("unverified"), r.source)
     where = lines(r.where, small(r.hardware) if r.hardware else "")
     value = Keyed(f"{r.value} {r.unit}", r.number)
-    return [r.paper, r.system, f"{r.task}, {r.split}", r.metric, value, where, source]
+    of = ", ".join(x for x in (TASK_TITLES.get(r.task, r.task), r.split) if x not in ("", "-")) or "the model"
+    return [paper_title(r.paper), r.system, of, metric_title(r.metric), value, where, source]

@@ -138,15 +138,51 @@ TASK_TITLES = {
 METRIC_TITLES = {
     "matthews": "Matthews", "accuracy": "accuracy", "f1": "F1", "em": "exact match", "unstated": "metric not stated",
     "f1_acc_mean": "mean of F1 and accuracy", "pearson": "Pearson", "spearman": "Spearman",
-    "pearson_spearman_mean": "mean of Pearson and Spearman", "macro_mean_8": "mean of 8 tasks",
-    "macro_mean_9": "mean of 9 tasks", "mean_9_columns": "mean of 9 columns", "mean_4_columns": "mean of 4 columns",
-    "glue_leaderboard_score": "GLUE server score", "delta_vs_predecessor": "difference to the teacher",
-    "delta_vs_constant": "difference to constant", "speedup": "speed-up (x)", "params_m": "parameters (million)",
+    "pearson_spearman_mean": "mean of Pearson and Spearman", "perplexity": "perplexity",
+    "macro_mean_8": "mean of 8 tasks", "macro_mean_9": "mean of 9 tasks", "mean_4_columns": "mean of 4 columns",
+    "mean_6_columns": "mean of 6 columns", "mean_9_columns": "mean of 9 columns",
+    "mean_as_reprinted": "mean as reprinted", "meta_score": "meta-score",
+    "glue_leaderboard_score": "GLUE server score", "retained_of_predecessor": "% of the teacher's score",
+    "retained_of_teacher": "% of the teacher's score", "inference_seconds": "time of the pass (s)",
+    "train_examples_k": "training rows (thousand)",
+    "accuracy_loss_most_tasks": "loss of accuracy on most tasks (points or %, not said which)",
+    "delta_macro": "change of the mean over tasks (points)", "delta_vs_predecessor": "difference to the teacher",
+    "delta_vs_constant": "difference to constant", "delta_vs_MobileBERT-TINY": "difference to MobileBERT-TINY (points)",
+    "delta_f1_vs_bert_base": "difference of F1 to BERT-base (points)",
+    "delta_f1_vs_TinyBERT4": "difference of F1 to TinyBERT4 (points)",
+    "params_m": "parameters (million)", "params_embedding_m": "parameters of the embeddings (million)",
+    "params_layers_m": "parameters of the layers (million)",
+    "params_m_without_projection": "parameters without the projection (million)",
+    "params_ratio": "fewer parameters (x)", "params_change": "change of parameters (%)", "layers": "layers",
+    "flops_b": "FLOPs (10⁹)", "size_ratio": "smaller (x)", "memory_ratio": "smaller in memory (x)",
+    "model_size_mb": "size of the model (MB)", "speedup": "speed-up (x)", "speedup_low": "speed-up, lowest (x)",
+    "speedup_high": "speed-up, highest (x)", "speed_gain": "faster (%)",
+    "speed_gain_excl_tokenisation": "faster without the tokeniser (%)", "throughput_ratio": "throughput (x)",
+    "latency_ms": "latency (ms)", "train_time_h": "training (hours)", "train_gpu_hours": "training (GPU-hours)",
+    "train_gpu_hours_max": "training at most (GPU-hours)", "train_speedup": "training faster (x)",
+    "search_gpu_days": "search (GPU-days)", "energy_efficiency_ratio": "energy efficiency (x)",
+    "ffn_over_mha_cost_ratio": "cost of the FFN over that of attention (x)", "drop_rate": "rate of dropping layers",
+    "inter_block_width": "width between blocks", "intra_block_width": "width inside a block",
+    "intermediate_blocks": "intermediate blocks", "stacked_ffn": "FFNs in a block",
+    "pretrain_batch": "batch of pre-training (sequences)", "pretrain_iterations": "steps of pre-training",
+    "pretrain_lr": "learning rate of pre-training", "pretrain_seq_len": "length in pre-training (tokens)",
+    "pretrain_warmup": "warm-up of pre-training (steps)",
+}  # fmt: skip
+PAPER_TITLES = {
+    "bert": "BERT", "theseus": "BERT-of-Theseus", "distilbert": "DistilBERT", "tinybert": "TinyBERT",
+    "mobilebert": "MobileBERT", "efficientbert": "EfficientBERT", "trimbert": "TrimBERT", "pkd": "BERT-PKD",
+    "pdbert": "PD-BERT", "layerdrop": "LayerDrop", "minilm": "MiniLM",
 }  # fmt: skip
 
 
+def paper_title(paper: str) -> str:
+    """Name of a paper by its code in reported.csv; an unknown code stays as it is."""
+    return PAPER_TITLES.get(paper, paper)
+
+
 def metric_title(metric: str) -> str:
-    return METRIC_TITLES.get(metric, metric.replace("_", " "))
+    """One of `SCORES` or `PROPERTIES` in words, with its unit; scores without one are in percent."""
+    return METRIC_TITLES[metric]
 
 
 def reported_table(paper: str, where_prefix: str, rows: list[Reported] | None = None) -> pd.DataFrame:

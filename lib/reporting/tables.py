@@ -25,6 +25,12 @@ def lines(*parts: object) -> Markup:
     return Markup("<br>").join(p for p in parts if p)
 
 
+def count(n: int, what: str) -> str:
+    """The number with its noun, in the plural where it is not one: "1 thread", "2 threads"."""
+    ending = "" if n == 1 else "es" if what.endswith("ch") else "s"
+    return f"{n:,} {what}{ending}"
+
+
 def code(text: object) -> Markup:
     return Markup("<code>{}</code>").format(text)
 

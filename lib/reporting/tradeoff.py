@@ -1,6 +1,7 @@
 """The picture of the first page: score retained against speed-up, every system, reported and ours.
 
-Reported: what a paper prints of both; the mean of its scores over `TASKS` divided by that of its own BERT-base. Ours:
+Reported: what is printed of both; the mean of a system's scores over `TASKS` divided by that of a printed BERT-base
+(`lib.systems` says which), against a printed speed-up. `sources` says which of them another paper prints. Ours:
 retention over the tasks that most methods of the committed group share (`comparison.overall`) against the speed-up of
 the *paper's* shape: timed (results/efficiency.csv) or, until all are timed, predicted by FLOPs (results/sizes.csv).
 Ours is thus retention at our scale, and the picture says so.
@@ -23,10 +24,10 @@ from sklearn.isotonic import isotonic_regression
 from lib.efficiency import machines, match
 from lib.reporting import efficiency_parts as parts
 from lib.reporting import reported as printed_numbers
-from lib.reporting.comparison import Cell, cell, main_group, overall, task_title, tasks_of
+from lib.reporting.comparison import Over, main_group, overall, shared, task_title
 from lib.reporting.figures import INK, PAPER, STYLE, colour_of, mark_of, svg
 from lib.reporting.pages import Study
-from lib.reporting.reported import Reported
+from lib.reporting.reported import Reported, paper_title
 from lib.systems import BY_NAME, title_of
 
 TASKS = ("qnli", "rte", "sst2", "mrpc")  # printed for every system below, in the table that `lib.systems` names
@@ -74,7 +75,7 @@ def points(study: Study, speeds: dict[str, float]) -> list[Point]:
     if over is None:
         return out
     for method, cells in over.cells.items():
-        o = overall(c for c in cells if c.task in over.tasks)
+        o = overall(cells)
         if o and SHAPES[method] in speeds:
             out.append(Point(method, True, speeds[SHAPES[method]], o.ours))
     return out
@@ -92,33 +93,10 @@ def speeds_of_ours() -> tuple[dict[str, float], str]:
     return (flops[match.BASE] / flops).to_dict(), "FLOPs of the paper's shape at 128 tokens"
 
 
-@dataclass(frozen=True)
-class Over:
-    """What the filled marks stand for: methods that share tasks, for one mean over other tasks is no better or worse
-    than another.
-    """
-
-    tasks: tuple[str, ...]
-    cells: dict[str, list[Cell]]  # of the methods that have a retention on all of these tasks
-    left_out: tuple[str, ...]  # methods run, but not on all of them
-    withheld: tuple[str, ...]  # tasks run whose retention is not shown
-
-
 def ours_over(study: Study) -> Over | None:
-    """The tasks on which most methods have a retention, and these methods; None where no retention is shown."""
+    """What the filled marks stand for: `comparison.shared` of the group with most committed runs."""
     group = main_group(study.committed)
-    if group is None:
-        return None
-    runs = group[2]
-    cells = {m: [c for t in tasks_of(runs) if (c := cell(study.reported, runs, m, t)).runs] for m in SHAPES}
-    on = {t: {m for m, own in cells.items() for c in own if c.task == t and c.retention is not None}
-          for t in tasks_of(runs)}
-    most = max(on.values(), key=len)
-    if not most:
-        return None
-    return Over(tuple(t for t in on if on[t] >= most), {m: own for m, own in cells.items() if m in most},
-                tuple(m for m, own in cells.items() if own and m not in most),
-                tuple(t for t in on if any(c.task == t and c.retention is None for own in cells.values() for c in own)))
+    return shared(study.reported, group[2]) if group else None
 
 
 def _printed_speed(rows: list[Reported], method: str) -> float | None:
@@ -158,7 +136,26 @@ def picture(study: Study) -> Markup:
     found = points(study, speeds)
     if not found:
         return Markup("<p>No picture yet: nothing is printed and nothing was run.</p>")
-    return svg(_plot(found, known), alt(found), "tradeoff") + caption(study)
+    return svg(_plot(found, known), alt(found), "tradeoff") + caption(study) + sources(found)
+
+
+def sources(found: list[Point]) -> Markup:
+    """Which paper prints scores, base and speed of each hollow mark; marks of one paper alone are named together."""
+    alone: dict[str, list[str]] = {}
+    mixed = []
+    for p in (p for p in found if not p.ours):
+        system, speed = BY_NAME[p.method], SPEEDS[p.method]
+        papers = [paper_title(x) for x in (system.printed.paper, system.teacher.paper, speed[0])]
+        if len(set(papers)) == 1:
+            alone.setdefault(papers[0], []).append(system.title)
+        else:
+            places = (system.printed.where, system.teacher.where, speed[1])
+            said = (f"{what} {paper} ({where})" for what, paper, where in
+                    zip(("scores", "BERT-base", "speed"), papers, places, strict=True))
+            mixed.append(f"{system.title}: {', '.join(said)}")
+    said = "".join(f" {paper} prints scores, BERT-base and speed of {', '.join(m)}." for paper, m in alone.items())
+    said += " From more than one paper are: " + "; ".join(mixed) + "." if mixed else ""
+    return Markup("<p>Hollow marks.{}</p>").format(said) if said else Markup("")
 
 
 def caption(study: Study) -> Markup:
