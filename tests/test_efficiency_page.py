@@ -8,13 +8,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
 from lib import bench, claims, grid, profiles
 from lib.claims import claim_tables, verdicts
-from lib.efficiency import machines, match
+from lib.efficiency import backends, machines, match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
@@ -134,9 +135,45 @@ def test_the_machine_is_named(own):
     frame = measured({"system": "DistilBERT", "backend": "eager", "batch": 1, "length": 128, "latency_ms": 50.0,
                       "speedup_vs_bert_base": 1.9})
     said = text(times.machine(frame))
-    for word in ("1 timings", "made up", "Threads: 2", "2026-01-01", "median 1.5", "torch 0"):
+    for word in ("1 timing.", "made up", "Threads: 2", "2026-01-01", "torch 0",
+                 "1-minute load average, the timing's own 2 threads included: median 1.5"):
         assert word in said
     assert "make efficiency" in text(times.machine(None))
+
+
+def test_what_was_timed_of_how_many_is_counted(own):
+    one = {"system": "DistilBERT", "latency_ms": 50.0, "speedup_vs_bert_base": 1.9, "length": 128}
+    frame = measured(*({**one, "backend": b, "batch": n, "rounds": k, "system": s} for b, n, k, s in (
+        ("eager", 1, 15, "DistilBERT"), ("eager", 1, 6, "BERT-base"), ("sdpa", 1, 15, "BERT-base"),
+        ("sdpa", 8, 3, "BERT-base"))))
+    html = times.timed(frame, sizes())
+    assert "Not timed at all: compile, bf16, onnx, onnx-int8." in text(html)
+    assert f"Of {len(sizes())} systems" in text(html)
+    assert "the fewest were 3, whose quartiles say little" in text(html)
+    assert cells(html)[:3] == [["eager", "2 6 to 15 rounds", "none"], ["sdpa", "1 15 rounds", "1 3 rounds"],
+                               ["compile", "none", "none"]]
+    assert "say little" not in text(times.timed(frame[frame.rounds > 3], sizes()))
+    assert times.timed(None, sizes()) == ""
+
+
+def test_every_back_end_is_explained():
+    told = (ROOT / "book" / "efficiency.md").read_text()
+    for name in backends.BACKENDS:
+        assert f"\n*{name}*\n: " in told, name
+    assert set(times.SHOWN) == set(backends.BACKENDS)
+
+
+def test_a_size_near_enough_for_a_claim_says_so(own):
+    rows = [r for r in load() if r.metric == "size_ratio" and r.paper in ("tinybert", "mobilebert")]
+    html = counts.counted(rows, ("size_ratio",), "x", sizes())
+    agrees = {r[1]: r[5] for r in cells(html)}
+    assert agrees["TinyBERT4"].startswith("no ")
+    assert agrees["TinyBERT4"].endswith(counts.WITHIN)  # 7.63 is within 5% of 7.5
+    far = [r for r in load() if (r.system, r.metric) == ("DistilBERT 6L", "params_m")]
+    assert counts.WITHIN not in text(counts.counted(far, ("params_m",), "x", sizes()))  # 66.4 for 62.2
+    declared = (ROOT / "results" / "claims.yaml").read_text()
+    bounds = re.findall(r"size\(.*- 1\) <= ([\d.]+)", declared)
+    assert set(map(float, bounds)) == {counts.CLAIMED}
 
 
 def test_the_time_of_a_block_names_its_machine(own):
@@ -156,7 +193,7 @@ def test_machines_are_not_mixed(own):
     measured(*rows).to_csv(own / "efficiency.csv", index=False)
     said = text(page.fragments(load())["efficiency-speed"])
     assert "2 timings" in said
-    assert "1 timings of other machines" in said
+    assert "1 timing of other machines" in said
     assert "1.90" in said
     assert "123.4" not in said
     assert machines.chosen(measured(*rows[1:])) == ("another", "2")  # as many rows: the machine timed last
@@ -188,7 +225,8 @@ def test_a_claim_over_timings_is_undecided_where_their_quartiles_leave_it_open(o
     measured(*({**at, **r} for r in rows)).to_csv(own / "efficiency.csv", index=False)
     a, b = (f'latency("{n}", backend="eager", batch=1, length=128)' for n in ("DistilBERT", "TinyBERT4"))
     file = own / "timed.yaml"
-    file.write_text("schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n- id: timed-one\n  paper: distilbert\n"
+    file.write_text("schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n- id: timed-one\n"
+                    "  paper: distilbert\n"
                     f"  claim: One is faster.\n  where: Table 1\n  testable: full\n  test: {a} / {b} > 2\n")
     (v,) = verdicts.judge(claims.load(file), [])
     assert v.verdict == word
@@ -233,11 +271,19 @@ def test_curves_are_drawn_from_batch_one():
     svg = str(times.curves(frame))
     assert "BERT-base on eager at 128: 65 ms" in svg
     assert "at 128: 72 ms" not in svg
+    figure = times.drawn(frame, ["eager"])
+    try:
+        (ax,) = figure.axes
+        assert list(ax.get_xticks()) == list(times.TOKENS)
+        assert ax.get_legend() is None  # it stands above the panels, not on the curves
+        assert [t.get_text() for t in figure.legends[0].get_texts()] == ["BERT-base", "TinyBERT4"]
+    finally:
+        plt.close(figure)
     assert times.curves(None) == ""
 
 
 def test_speed_of_training_is_what_bench_measured_or_not_yet(own):
-    assert "not measured yet" in text(page.fragments(load())["efficiency-training"])
+    assert "not measured yet" in text(training_speed.training(None))
     head = "comparison,ours,other,ratio,low,high,machine,date\n"
     (own / "bench.csv").write_text(head + "ours vs bare loop,2000.4,1000,2.0,1.9,2.1,<b>made up,2026-01-01\n"
                                    "bf16 vs fp32,50,51,0.98,0.9,1.07,<b>made up,2026-01-01\nnew,1,2,0.5,0.4,0.6,m,d\n")

@@ -7,8 +7,11 @@ from markupsafe import Markup
 
 from lib.efficiency import match
 from lib.reporting import efficiency_parts as parts
-from lib.reporting.reported import Reported
-from lib.reporting.tables import flag, lines, small, table
+from lib.reporting.reported import Reported, paper_title
+from lib.reporting.tables import count, flag, lines, small, table
+
+CLAIMED = 0.05  # share by which results/claims.yaml lets a count differ from a printed size
+WITHIN = f"within {CLAIMED:.0%} though, which is what a claim about sizes asks"
 
 
 def counted(reported: list[Reported], metrics: tuple[str, ...], caption: str, sizes: pd.DataFrame) -> Markup:
@@ -21,10 +24,12 @@ def counted(reported: list[Reported], metrics: tuple[str, ...], caption: str, si
         agreed[best] += 1
         ours = lines(*(Markup("<b>{}</b> {}" if best and v == best else "{} {}").format(
             _number(w.value), small(w.words)) for w, v in zip(ways, verdicts, strict=True)))
-        near = "bound" if r.number is None else f"{min((w.value - r.number for w in ways), key=abs):+.3g}"
+        nearest = None if r.number is None else min((w.value - r.number for w in ways), key=abs)
+        near = "bound" if nearest is None else f"{nearest:+.3g}"
+        close = r.metric != "flops_b" and nearest is not None and abs(nearest) <= CLAIMED * abs(r.number)
         verdict = {"rounded": "agrees", "cut off": "agrees if cut off, not rounded", "":
-                   lines(flag("no"), small(match.reason(r)))}[best]
-        body.append([lines(r.paper, small(r.where)), parts.system(r),
+                   lines(flag("no"), small(match.reason(r)), small(WITHIN) if close else "")}[best]
+        body.append([lines(paper_title(r.paper), small(r.where)), parts.system(r),
                      lines(r.value, small(parts.TITLES[r.metric])), ours, near, verdict])
     head = ["Paper", "System", "Printed", "Ours, each way of counting", "Nearest minus printed", "Agrees"]
     total = sum(agreed.values())
@@ -52,7 +57,7 @@ def blocks(frame: pd.DataFrame, reported: list[Reported], times: pd.DataFrame | 
     head += [] if times is None else ["in time (quartiles)"]
     time = Markup(" Time: {}.").format(parts.NOT_YET)
     if times is not None:
-        where = "; ".join(f"{p}, {n} threads, {d}"
+        where = "; ".join(f"{p}, {count(n, 'thread')}, {d}"
                           for p, n, d in sorted(set(zip(times.processor, times.threads, times.date, strict=True))))
         time = f" Timed on {where}."
     said = Markup("<p>Printed by EfficientBERT: {} ({}).{}</p>").format(printed.value, printed.where, time)
@@ -77,10 +82,10 @@ def constant_surplus(reported: list[Reported], sizes: pd.DataFrame) -> Markup:
 
 def shapes(sizes: pd.DataFrame) -> Markup:
     """Every system: parameters by part, FLOPs, weights."""
-    body = [[lines(name, small(r.variant), small(f"in: {r.papers}")), int(r.layers), f"{r.parameters / 1e6:.2f}",
-             f"{r.embeddings / 1e6:.2f}", f"{r.pooler / 1e6:.2f}", f"{r.flops_128 / 1e9:.2f}",
-             f"{r.flops_128 / 2e9:.2f}", f"{r.flops_512 / r.flops_128:.2f}", f"{r.file_mb:.0f}",
-             f"{r.file_int8_mb:.0f}"]
+    body = [[lines(name, small(r.variant), small("in: " + ", ".join(map(paper_title, r.papers.split())))),
+             int(r.layers), f"{r.parameters / 1e6:.2f}", f"{r.embeddings / 1e6:.2f}", f"{r.pooler / 1e6:.2f}",
+             f"{r.flops_128 / 1e9:.2f}", f"{r.flops_128 / 2e9:.2f}", f"{r.flops_512 / r.flops_128:.2f}",
+             f"{r.file_mb:.0f}", f"{r.file_int8_mb:.0f}"]
             for name, r in sizes.iterrows()]
     head = ["System", "Layers", "Parameters, M", "of them embeddings", "of them pooler", "GFLOPs, 128 tokens",
             "GMACs, 128 tokens", "FLOPs 512 / 128", "fp32, MB", "int8, MB (by arithmetic)"]

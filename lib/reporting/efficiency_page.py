@@ -30,8 +30,9 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-flops": counts.constant_surplus(reported, sizes) + counts.counted(
             reported, ("flops_b",), "Operations at 128 tokens", sizes),
         "efficiency-blocks": counts.blocks(block_flops, reported, parts.csv("blocks_time.csv")),
-        "efficiency-speed": times.machine(measured, timed) + times.faster_than_work(reported, sizes) + times.speeds(
-            reported, sizes, measured) + times.curves(measured) + times.whole(measured),
+        "efficiency-speed": Markup("").join([
+            times.machine(measured, timed), times.timed(measured, sizes), times.faster_than_work(reported, sizes),
+            times.speeds(reported, sizes, measured), times.curves(measured), times.whole(measured)]),
         "efficiency-students": students.pareto(trained) + students.students(trained),
         "efficiency-stsb": times.stsb(reported, parts.csv("stsb_pass.csv")),
         "efficiency-shapes": counts.shapes(sizes),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from lib.efficiency import match
 from lib.reporting import efficiency_parts as parts
 from lib.reporting import figures
-from lib.reporting.reported import Reported
-from lib.reporting.tables import details, lines, small, table
+from lib.reporting.reported import Reported, paper_title
+from lib.reporting.tables import count, details, lines, small, table
 
 CURVES = ("BERT-base", "BERT, 6 layers", "TinyBERT4", "MobileBERT", "EfficientBERT", "TrimBERT n=2", "TrimBERT BANDD",
           "TrimBERT n=inf")
 SHOWN = ("eager", "sdpa", "compile", "bf16", "onnx", "onnx-int8")
+TOKENS = (32, 128, 384, 1024)  # named on the axis of the curves
+FEW = 5  # rounds; quartiles of fewer are nearly the lowest and the highest
 
 
 def _printed_ratio(r: Reported, reported: list[Reported]) -> float | None:
@@ -40,8 +43,9 @@ def speeds(reported: list[Reported], sizes: pd.DataFrame, measured: pd.DataFrame
             continue
         length = 1024 if "1024" in r.where else 128
         words = r.value if r.metric != "latency_ms" else f"{ratio:.2f} ({r.value} ms)"
-        body.append([lines(r.paper, small(r.where)), parts.system(r), lines(words, small(parts.TITLES[r.metric])),
-                     r.hardware or "not stated", f"{predicted(name, length, sizes):.2f}",
+        body.append([lines(paper_title(r.paper), small(r.where)), parts.system(r),
+                     lines(words, small(parts.TITLES[r.metric])), r.hardware or "not stated",
+                     f"{predicted(name, length, sizes):.2f}",
                      *([] if measured is None else [_measured(measured, name, length)])])
     head = ["Paper", "System", "Printed", "Paper's hardware", "Predicted: FLOP ratio"]
     head += [] if measured is None else ["Measured here, batch 1"]
@@ -63,11 +67,17 @@ def faster_than_work(reported: list[Reported], sizes: pd.DataFrame) -> Markup:
         work = predicted(name, 1024 if "1024" in r.where else 128, sizes)
         if ratio and name != match.BASE and ratio > 1.01 * work:
             where = r.where.split(" (")[0]
-            found.append(f"{r.paper} {r.system} ({ratio:.2f} printed in {where}, {work:.2f} by operations)")
+            found.append(f"{_of_paper(r)} ({ratio:.2f} printed in {where}, {work:.2f} by operations)")
     if not found:
         return Markup("<p>No printed speed-up exceeds the ratio of operations.</p>")
     return Markup("<p>Printed speed-ups above the ratio of operations, where something else than matrix products was "
                   "saved, too: {}.</p>").format("; ".join(dict.fromkeys(found)))
+
+
+def _of_paper(r: Reported) -> str:
+    """The system with its paper, whose name need not stand twice."""
+    title = paper_title(r.paper)
+    return r.system if r.system.startswith(title) else f"{r.system} of {title}"
 
 
 def stsb(reported: list[Reported], measured: pd.DataFrame | None) -> Markup:
@@ -77,7 +87,7 @@ def stsb(reported: list[Reported], measured: pd.DataFrame | None) -> Markup:
     for name, r in printed.items():
         own = None if measured is None else measured[measured.system == name]
         ours = parts.NOT_YET if own is None or own.empty else lines(
-            *(f"{m.seconds:.0f} s, {m.backend}, {m.threads} threads ({m.pairs} pairs, {m.passes} passes)"
+            *(f"{m.seconds:.0f} s, {m.backend}, {count(m.threads, 'thread')} ({m.pairs} pairs, {m.passes} passes)"
               for m in own.itertuples()))
         body.append([name, f"{r.value} s", r.hardware, ours])
     gain = [f"{printed['BERT-base'].number / printed['DistilBERT'].number:.2f}"]
@@ -97,40 +107,78 @@ def machine(measured: pd.DataFrame | None, every: pd.DataFrame | None = None) ->
         return Markup("<p>Speed of ours: {}. The table holds what is printed and what the operations predict. "
                       "<code>make efficiency</code> times every system on a quiet machine; the <a href=\"executed/"
                       "efficiency.html\">notebook</a> times a few.</p>").format(parts.NOT_YET)
-    words = (f"{len(measured)} timings. Processor: {'; '.join(sorted(measured.processor.unique()))}. Threads: "
-             f"{', '.join(map(str, sorted(measured.threads.unique())))}. Dates: {measured.date.min()} to "
-             f"{measured.date.max()}. Load of the machine beside it (1-minute average): median "
-             f"{measured.load.median():.1f}, highest {measured.load.max():.1f}. Versions: "
-             f"{'; '.join(sorted(measured.versions.unique()))}.")
+    (threads,) = measured.threads.unique()  # of one machine, at one number of threads
+    words = (f"{count(len(measured), 'timing')}. Processor: {'; '.join(sorted(measured.processor.unique()))}. Threads: "
+             f"{threads}. Dates: {measured.date.min()} to {measured.date.max()}. 1-minute load average, the timing's "
+             f"own {count(threads, 'thread')} included: median {measured.load.median():.1f}, highest "
+             f"{measured.load.max():.1f}. Versions: {'; '.join(sorted(measured.versions.unique()))}.")
     if every is not None and len(every) > len(measured):
-        words += (f" {len(every) - len(measured)} timings of other machines or thread counts stand in "
+        words += (f" {count(len(every) - len(measured), 'timing')} of other machines or thread counts stand in "
                   "results/efficiency.csv and are not mixed with these.")
     return Markup("<p>{}</p>").format(words)
 
 
+def timed(measured: pd.DataFrame | None, sizes: pd.DataFrame) -> Markup:
+    """How many of the systems of `sizes` were timed, by back end, batch and length, and in how many rounds."""
+    if measured is None or measured.empty:
+        return Markup("")  # `machine` says it
+    points = sorted(set(zip(measured.batch, measured.length, strict=True)))
+    body = []
+    for backend in SHOWN:
+        own = measured[measured.backend == backend]
+        cells = [own[(own.batch == b) & (own.length == n)] for b, n in points]
+        body.append([backend, *(_of_point(c) for c in cells)])
+    missing = [b for b in SHOWN if b not in set(measured.backend)]
+    few = measured.rounds.min()
+    said = (f"Not timed at all: {', '.join(missing)}. " if missing else "") + (
+        f"Of {len(sizes)} systems the table says how many were timed, and in how many rounds; the fewest were {few}, "
+        "whose quartiles say little." if few < FEW else
+        f"Of {len(sizes)} systems the table says how many were timed, and in how many rounds.")
+    head = ["Back end", *(f"batch {b}, {n} tokens" for b, n in points)]
+    return Markup("<p>{}</p>").format(said) + table("Systems timed", head, body)
+
+
+def _of_point(rows: pd.DataFrame) -> Markup | str:
+    if rows.empty:
+        return Markup('<span class="bc-none">none</span>')
+    low, high = rows.rounds.min(), rows.rounds.max()
+    return lines(f"{rows.system.nunique()}", small(f"{low} rounds" if low == high else f"{low} to {high} rounds"))
+
+
 def curves(measured: pd.DataFrame | None) -> Markup:
-    """Latency over length at batch 1, systems of Fig. 6 and students, on the back ends eager and sdpa."""
+    """Latency over length at batch 1, systems of Fig. 6 and students, a panel for each of three back ends."""
     if measured is None or measured.empty:
         return Markup("")
-    chosen = [n for n in CURVES if n in set(measured.system)]
     ends = [b for b in ("eager", "sdpa", "onnx-int8") if b in set(measured.backend)]
-    one = measured[(measured.batch == 1) & measured.system.isin(chosen) & measured.backend.isin(ends)]
+    one = measured[(measured.batch == 1) & measured.system.isin(CURVES) & measured.backend.isin(ends)]
     if one.empty:
         return Markup("")
+    words = "; ".join(f"{r.system} on {r.backend} at {r.length}: {r.latency_ms:.0f} ms" for r in one.itertuples())
+    return figures.svg(drawn(one, ends), f"Latency over length at batch 1. {words}.", "latency")
+
+
+def drawn(one: pd.DataFrame, ends: list[str]):
+    """The figure of `curves`; its names stand once, above the panels."""
     with plt.rc_context(figures.STYLE):
         figure, axes = plt.subplots(1, len(ends), figsize=(1.5 + 3.2 * len(ends), 3.6), squeeze=False, sharey=True)
+        named = {}
         for ax, backend in zip(axes.flat, ends, strict=True):
             for name, rows in one[one.backend == backend].groupby("system", sort=False):
                 rows = rows.sort_values("length")
-                ax.errorbar(rows.length, rows.latency_ms, yerr=rows.latency_iqr_ms / 2, marker="o", markersize=4,
-                            linewidth=1.2, label=name, capsize=2)
+                named[name] = ax.errorbar(rows.length, rows.latency_ms, yerr=rows.latency_iqr_ms / 2,
+                                          marker="osv^D<>P"[CURVES.index(name)], markersize=4,
+                                          linewidth=1.2, color=f"C{CURVES.index(name)}", capsize=2)
             ax.set(xscale="log", yscale="log", title=backend)
-        axes.flat[0].legend(fontsize=7, frameon=False)
+            ax.xaxis.set_major_locator(FixedLocator(TOKENS))
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        figure.legend(list(named.values()), list(named), fontsize=8, frameon=False, ncols=4, loc="lower center",
+                      bbox_to_anchor=(0.5, 0.99))
         figure.supxlabel("tokens", fontsize=10)
         figure.supylabel("latency, ms (interquartile range)", fontsize=10)
         figure.tight_layout()
-    words = "; ".join(f"{r.system} on {r.backend} at {r.length}: {r.latency_ms:.0f} ms" for r in one.itertuples())
-    return figures.svg(figure, f"Latency over length at batch 1. {words}.", "latency")
+    return figure
 
 
 def whole(measured: pd.DataFrame | None) -> Markup:
