@@ -105,15 +105,16 @@ def write(study: Study) -> list[Path]:
         "ablations": ablations.page(study),
         "guide": guide.page(study),
         "reproduce": reproduce.page(study),
-        "machines": machines.page(),
-        **{paper: paper_pages.tables(paper, study) for paper in paper_pages.PAGES},
+        "machines": machines.page(study.reported),
         "claims": claims_page.page(found),
         "runs": pages.provenance(study),
         "sources": pages.sources(study),
         **efficiency_page.fragments(study.reported),
     }
     out = {generated / f"{name}.html": (html + "\n").encode() for name, html in fragments.items()}
-    out |= {generated / f"{paper}-idea.md": paper_pages.idea(paper).encode() for paper in paper_pages.PAGES}
+    for paper in paper_pages.PAGES:
+        out[generated / f"{paper}-idea.md"] = paper_pages.idea(paper).encode()
+        out[generated / f"{paper}.md"] = paper_pages.page(paper, study).encode()
     out[generated / "demo.csv"] = _csv(tidy(study.local))
     out[results_dir() / "results.csv"] = _csv(tidy(study.committed))
     out[results_dir() / "verdicts.csv"] = verdicts.as_csv(found)

@@ -11,12 +11,12 @@ from bs4 import BeautifulSoup
 
 from lib import dryrun
 from lib.paths import ROOT
-from lib.reporting import bookcheck, machines
+from lib.reporting import bookcheck, machines, reported
 
 
 @pytest.fixture(scope="module")
 def tables():
-    soup = BeautifulSoup(machines.page(), "html.parser")
+    soup = BeautifulSoup(machines.page(reported.load()), "html.parser")
     return [[[c.get_text(" ", strip=True) for c in row.find_all(["th", "td"])] for row in t.find_all("tr")]
             for t in soup.find_all("table")]
 
@@ -58,6 +58,26 @@ def test_commands_take_the_same_steps_and_are_valid(tables):
             assert getattr(p, batch) * getattr(p, accumulation) == getattr(own, batch) * getattr(own, accumulation)
         assert int(re.sub(",", "", step.split()[0])) == p.general_batch_size * p.general_accumulation
         assert p.general_batch_size <= own.general_batch_size
+
+
+def test_printed_hours_stand_beside_the_estimate(tables):
+    head, *rows = tables[0]
+    found = {(r[0], r[1]): dict(zip(head, r, strict=True)) for r in rows}
+    assert found["DistilBERT", "general"]["Printed"] == "720 8x NVIDIA V100 16GB; derived: 8 GPUs x 90 h"
+    assert found["TrimBERT", "general"]["Printed"] == "none found"
+    assert "upper bound" not in (ROOT / "book" / "machines.md").read_text()
+
+
+def test_no_number_has_an_exponent_or_a_wrong_plural(tables):
+    head, *rows = tables[0]
+    days = [c for row in rows for name, c in zip(head, row, strict=True) if name.startswith("Days")]
+    assert len(days) == 18
+    assert not [d for d in days if "e" in d]
+    assert machines._days(160.4) == "160"
+    assert machines._days(0.0876) == "0.088"
+    steps = " ".join(row[1] for row in tables[1][1:])
+    assert "1 micro-batch of 256;" in steps
+    assert "1 micro-batches" not in steps
 
 
 @pytest.mark.parametrize(("given", "found"), [((4000, 32, 8), (25, 160)), ((2048, 32, 8), (32, 64)),

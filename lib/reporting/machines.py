@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from lib import profiles
 from lib.reporting.cells import command
-from lib.reporting.tables import Keyed, lines, small, table
+from lib.reporting.reported import Reported
+from lib.reporting.tables import Keyed, count, lines, small, table
 from lib.systems import title_of
 
 PEAK = 312.0  # TFLOP/s of an A100 in bf16, dense (its data sheet)
@@ -59,23 +60,38 @@ def estimates() -> list[dict]:
     return out
 
 
-def page() -> Markup:
-    """The assumption, GPU-hours by stage, then the command of each method for eight processes."""
+def page(reported: list[Reported]) -> Markup:
+    """The assumption, GPU-hours by stage beside the printed ones, then each method's command for eight processes."""
     from lib import dryrun
 
     said = Markup("<p>Assumed: a peak of {:g} TFLOP/s (A100, bf16) and a utilisation of {:.0%}, so {:g} TFLOP/s kept "
                   "up; wall-clock days as if {} GPUs were exactly {} times as fast as one.</p>")
     return (said.format(PEAK, dryrun.KEPT / PEAK, dryrun.KEPT, GPUS[-1], GPUS[-1])
-            + table("Pre-training stages at profile paper, estimated, not run", _head(), [_row(e) for e in estimates()])
+            + table("Pre-training stages at profile paper, estimated, not run", _head(),
+                    [_row(e, reported) for e in estimates()])
             + table(f"The same steps dealt out over {GPUS[1]} processes", ["Method", "A step", "Command"], _commands()))
 
 
 def _head() -> list[str]:
-    return ["Method", "Stage", "Backbone", "Steps", "Tokens read", "Operations", "GPU-hours",
+    return ["Method", "Stage", "Backbone", "Steps", "Tokens read", "Operations", "GPU-hours", "Printed",
             *(f"Days on {n}" for n in GPUS), "Memory of its text, a process"]
 
 
-def _row(e: dict) -> list:
+def _printed(method: str, reported: list[Reported]) -> Keyed:
+    """GPU-hours that the paper states for its pre-training, with its hardware, or that none was found."""
+    found = [r for r in reported if (r.paper, r.metric) == (method, "train_gpu_hours")]
+    if not found:
+        return Keyed("none found")
+    (r,) = found
+    return Keyed(lines(r.value, small(f"{r.hardware}; {r.where}")), r.number)
+
+
+def _days(value: float) -> str:
+    """Two digits, and never an exponent."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _row(e: dict, reported: list[Reported]) -> list:
     from lib import dryrun
 
     s, hours = e["stage"], e["hours"]
@@ -84,7 +100,8 @@ def _row(e: dict) -> list:
     return [
         title_of(e["method"]), s.name.removesuffix(STAGE), e["backbone"], Keyed(f"{s.steps:,}", s.steps),
         Keyed(f"{s.tokens / 1e9:,.1f} thousand million", s.tokens), Keyed(f"{operations:.1e}", operations),
-        Keyed(f"{hours:,.0f}", hours), *(Keyed(f"{hours / 24 / n:.2g}", hours / n) for n in GPUS),
+        Keyed(f"{hours:,.0f}", hours), _printed(e["method"], reported),
+        *(Keyed(_days(hours / 24 / n), hours / n) for n in GPUS),
         Keyed(f"{memory:,.0f} GB", memory),
     ]  # fmt: skip
 
@@ -100,7 +117,7 @@ def _commands() -> list[list]:
         text = (f"torchrun --standalone --nproc-per-node {GPUS[1]} -m lib.run {method} {' '.join(words)} -r task {TASK}"
                 f"{backbone} -r text corpus.parquet -p general_batch_size {micro} -p general_accumulation {number} "
                 f"-p batch_size 4 -p accumulation {GPUS[1]}")
-        step = lines(f"{batch:,} sequences of {e['length']}", small(f"profile: {e['number']} micro-batches of "
-                                                                    f"{e['micro']}; here {number} of {micro}"))
+        step = lines(f"{batch:,} sequences of {e['length']}",
+                     small(f"profile: {count(e['number'], 'micro-batch')} of {e['micro']}; here {number} of {micro}"))
         out.append([title_of(method), step, command(text)])
     return out
