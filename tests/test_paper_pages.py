@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
+from markdown_it import MarkdownIt
 from matplotlib.transforms import Bbox
 from synthetic_records import put, record, results_folder
 
@@ -42,16 +43,23 @@ def row(html, caption, head) -> list[str]:
     return [text(c).strip() for c in found.find_all("td")]
 
 
+def rows_of(html, caption) -> list[list[str]]:
+    soup = BeautifulSoup(str(html), "html.parser")
+    table = next(t for t in soup.find_all("table") if caption in t.caption.get_text())
+    return [[text(c).strip() for c in r.find_all("td")] for r in table.tbody.find_all("tr")]
+
+
 @pytest.mark.parametrize("paper", paper_pages.PAGES)
 def test_every_method_has_a_page_with_idea_differences_and_its_printed_tables(paper):
     idea = paper_pages.idea(paper)
     assert "$$" in idea
     assert "here |" in idea  # the table of differences
     assert not idea.lstrip().startswith("# ")
-    html = paper_pages.tables(paper, study())
+    html = paper_pages.page(paper, study())
     printed = [s for s in paper_pages.PAGES[paper] if s.where]
     assert html.count("as printed</summary>") == len(printed) > 0
-    assert text(html).endswith("not run .")
+    assert "not run" in text(html.split("## Our runs")[1])
+    assert re.findall(r"^## (.*)", html, flags=re.M) == [*(s.title for s in paper_pages.PAGES[paper]), "Our runs"]
     assert (ROOT / "book" / f"{paper}.md").read_text().count(f"_generated/{paper}") == 2
 
 
@@ -76,18 +84,41 @@ def test_every_study_of_a_page_is_one_that_its_notebook_takes():
 
 def test_our_runs_stand_on_the_page_of_their_method_alone():
     runs = [*three(), *three("distilbert", variant="no-ce")]
-    html = paper_pages.tables("distilbert", study(*runs))
+    html = paper_pages.page("distilbert", study(*runs))
     assert row(html, "Runs of DistilBERT", "distilbert-no-ce glue, minilm-l6")[:2] == ["RTE", "0"]
-    assert "theseus" not in text(html.split("our-runs")[1])
+    assert "theseus" not in text(html.split("## Our runs")[1])
+
+
+def test_our_runs_withhold_retention_as_every_other_page_does():
+    html = paper_pages.page("theseus", study(*three(), *three(task="sst2", majority=65.95)))
+    shown = {r[0]: r[3] for r in rows_of(html, "Runs of BERT-of-Theseus")}
+    assert shown["RTE"] in {f"{100 * s / t:.1f}" for s, t in ((60, 66), (61, 66.1), (62, 66.2))}
+    assert shown["SST-2"].startswith("withheld: teacher's 95% interval")
+
+
+def test_every_question_asked_of_variants_has_a_command():
+    for method, sections in paper_pages.PAGES.items():
+        for s in (s for s in sections if s.rows or s.pattern):
+            assert bool(s.study) != bool(s.words), (method, s.title)
+    truncated = next(s for s in paper_pages.PAGES["truncated"] if s.pattern)
+    assert paper_pages.study_command("truncated", truncated).endswith("-r task mrpc -p layers 2 -p variant layers2")
+    assert re.fullmatch(truncated.pattern, "truncated-layers2")
+
+
+def test_no_text_of_a_record_ends_the_block_that_its_table_stands_in():
+    html = paper_pages.page("theseus", study(*three(command="run\n`````\n\n# heading")))
+    tokens = MarkdownIt().parse(html)
+    assert not [t for t in tokens if t.type == "heading_open" and t.tag == "h1"]
+    assert len([t for t in tokens if t.type == "fence"]) == 2 * len(paper_pages.PAGES["theseus"]) + 1
 
 
 def test_a_baseline_stands_beside_its_row_in_the_theseus_paper():
-    html = paper_pages.tables("kd", study(*three("kd")))
-    cells = row(html, "theseus Table 2: reported | ours, Vanilla KD", "RTE")
+    html = paper_pages.page("kd", study(*three("kd")))
+    cells = row(html, "BERT-of-Theseus Table 2: reported | ours, Vanilla KD", "RTE")
     assert cells[0].startswith("64.9")
     assert cells[1].startswith("61.0 ± 2.5")
     for paper in paper_pages.BASELINES:
-        assert 'id="table-2-of-bert-of-theseus"' in paper_pages.tables(paper, study()), paper
+        assert 'id="table-2-of-bert-of-theseus"' in paper_pages.page(paper, study()), paper
 
 
 def test_sections_of_a_page_have_places_of_their_own():
@@ -110,6 +141,12 @@ def test_an_ablation_is_the_mean_of_paired_differences():
 
 def test_plain_runs_alone_are_no_study():
     html = ablations.page(study(*three(), *three("truncated")))
+    every = [s for found in paper_pages.PAGES.values() for s in found if s.rows or s.pattern]
+    assert f"None of the {len(every)} studies below was run" in text(html)
+    pkd = row(html, "Studies", "Choices: paper and official code, and which layers are compared")
+    assert "-p variant code" in pkd[4]
+    one = ablations.page(study(*three("kd"), *three("kd", variant="code")))
+    assert f"or a part of their variants: 1 of {len(every)}." in text(one)
     assert row(html, "Studies", "Table 7: how many layers are left")[3] == "not run"
 
 
@@ -140,7 +177,7 @@ def test_the_guide_answers_from_the_records():
     assert row(html, need, "The best score after compression") == [
         "TinyBERT (mean score 66.0) not told apart from it: Truncated, fine-tuned, BERT-of-Theseus"]  # fmt: skip
     assert row(html, need, "Little time to train")[0].startswith("Truncated, fine-tuned (1.0 minutes")
-    assert row(html, need, "The fewest parameters")[0].startswith("TinyBERT (4.0M")
+    assert row(html, need, "The fewest parameters") == ["TinyBERT (mean score 66.0) 4.0M"]
     assert row(html, need, "The best score at half the size or less")[0].startswith("TinyBERT")
     # 3, 3, 3.5 above truncated: its interval does not hold zero, so truncated is told apart
     assert row(html, need, "No unlabelled text") == ["BERT-of-Theseus (mean score 65.2)"]
@@ -160,9 +197,21 @@ def test_the_guide_uses_tasks_that_all_its_methods_were_run_on():
 def test_with_one_seed_nothing_is_told_apart():
     runs = [record("truncated", score=50.0), record("theseus", score=90.0)]
     html = text(guide.page(study(*runs)))
-    assert "no interval, for a task has one common seed: Truncated, fine-tuned" in html
+    assert ("without an interval, so neither told apart nor not: Truncated, fine-tuned (mean score 50.0; fewer than "
+            "two common seeds on RTE)") in html
+    assert "+40.0 no interval: fewer than two common seeds on RTE" in html
     assert "not told apart from it" not in html
     assert "no difference of scores is told from chance" in html
+
+
+def test_equally_few_parameters_are_named_together():
+    runs = [*three("truncated", scores=(60.0, 62.0, 64.0), parameters=17_400_000),
+            *three("theseus", scores=(70.0, 72.0, 74.5), parameters=17_400_000),
+            *three("distilbert", scores=(50.0, 52.0, 54.0), parameters=17_399_232),
+            *three("trimbert", scores=(80.0, 80.1, 80.2), parameters=19_200_000)]
+    (said,) = row(guide.page(study(*runs)), "Need and method", "The fewest parameters")
+    assert said == ("BERT-of-Theseus (mean score 72.2) 17.4M, within 1% of each other: Truncated, fine-tuned, "
+                    "BERT-of-Theseus, DistilBERT")
 
 
 def test_tasks_that_lie_apart_do_not_hide_a_difference():
@@ -184,9 +233,10 @@ def test_every_method_says_what_it_asks_for():
 # --- overview
 
 
-def test_a_paper_without_runs_is_not_run_yet():
-    assert text(overview.papers(study())).count("not run yet") == 6
-    assert "not run yet" in overview.sentence("theseus", study(*three(profile="demo")))  # the demo proves nothing
+def test_a_paper_without_committed_runs_says_whether_the_demo_ran_it():
+    assert text(overview.papers(study())).count(": no committed run.") == 6
+    demo = overview.sentence("theseus", study(*three(profile="demo")))
+    assert demo == "no committed run (the demo on this machine ran it)."  # it proves nothing
 
 
 @pytest.mark.parametrize(
@@ -213,7 +263,7 @@ def test_the_claims_of_a_paper_are_counted_by_verdict():
     found = [V(verdict=w, claim=V(paper=p)) for w, p in (("undecided", "theseus"), ("holds", "theseus"),
                                                          ("holds", "theseus"), ("holds", "tinybert"))]  # fmt: skip
     html = overview.papers(study(), found)
-    assert "BERT-of-Theseus : not run yet. Its claims : holds 2, undecided 1." in text(html)
+    assert "BERT-of-Theseus : no committed run. Its claims : holds 2, undecided 1." in text(html)
     assert text(html).count("Its claims") == 2
 
 
@@ -283,6 +333,18 @@ def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
     assert "Left out: SST-2" in said
 
 
+def test_hollow_marks_say_which_paper_prints_what():
+    found = ours_and_printed(study())
+    said = text(tradeoff.sources(found))
+    assert "BERT-of-Theseus prints scores, BERT-base and speed of Truncated, fine-tuned, Vanilla KD, LayerDrop" in said
+    assert ("MobileBERT: scores MobileBERT (Table 4), BERT-base BERT (Original Table 1), speed MobileBERT (Abstract)"
+            in said)
+    assert "PD-BERT: scores BERT-of-Theseus (Table 2)" in said
+    for p in found:
+        assert BY_NAME[p.method].title in said
+    assert tradeoff.sources([p for p in found if p.ours]) == ""
+
+
 def overlaps(found) -> list[str]:
     """Pairs of names, and names on marks, that touch in the picture of these points."""
     figure = tradeoff._plot(found, "timed")
@@ -326,6 +388,16 @@ def test_the_first_table_says_what_was_run_and_what_was_not():
     assert "No run is committed yet" in text(coverage.page(study(), [], sizes, None))
 
 
+def test_an_undecided_claim_is_not_counted_as_decided():
+    from types import SimpleNamespace as V
+
+    found = [V(verdict=w, claim=V(paper="theseus")) for w in verdicts.WORDS]
+    sizes = pd.DataFrame({"system": ["BERT, 6 layers"]}).set_index("system")
+    html = coverage.page(study(), found, sizes, None)
+    assert row(html, "Measured, and not", "BERT-of-Theseus")[4] == "3 of 5"
+    assert "Claims decided" in text(html)
+
+
 # --- how to reproduce
 
 
@@ -334,6 +406,9 @@ def test_every_profile_has_its_command_and_what_was_measured():
     glue = row(html, "Profiles", "glue")
     assert glue[0].startswith("make grid PROFILE=glue TASKS=")
     assert glue[3] == "6"
+    assert "For example: this makes 3 of the 6 runs counted here." in glue[0]  # kd is in no grid of the profile
+    assert "For example" not in row(reproduce.page(study(*three(task="rte"))), "Profiles", "glue")[0]
+    assert glue[5] == "test, 1 thread"
     assert float(glue[4]) == pytest.approx((3 * 600 + 3 * 60 + 3 * 18) / 3600, abs=0.005)  # three teachers of 18 s
     assert row(html, "Profiles", "paper")[3:] == ["not run", "not known: not run by us", "not run"]
     assert row(html, "Cost of a run at profile glue", "BERT-of-Theseus")[:2] == ["3", "10.0"]
@@ -347,5 +422,6 @@ def test_the_pages_are_made_by_the_report(tmp_path, monkeypatch):
     put(*three(), *three("truncated"))
     assert len(load_study().records) == 6
     assert report.main() == 0
-    for name in ("papers", "guide", "ablations", "reproduce", *paper_pages.PAGES):
-        assert (tmp_path / "book" / "_generated" / f"{name}.html").stat().st_size > 100, name
+    for name in ("papers.html", "guide.html", "ablations.html", "reproduce.html",
+                 *(f"{paper}.md" for paper in paper_pages.PAGES)):
+        assert (tmp_path / "book" / "_generated" / name).stat().st_size > 100, name

@@ -19,17 +19,25 @@ def page(study: Study) -> Markup:
     rows, data = [], []
     for method, sections in PAGES.items():
         for s in sections:
-            if s.study:
+            if s.study or s.words:
                 found = variants_run(method, s, study)
                 rows.append(_row(method, s, study, found))
                 data.append({"method": method, "run": "yes" if found else "no"})
     fields = controls(
         "table-ablations",
-        filters={"method": ("Method", {m: title_of(m) for m, found in PAGES.items() if any(s.study for s in found)}),
+        filters={"method": ("Method", {d["method"]: title_of(d["method"]) for d in data}),
                  "run": ("Ours", {"yes": "run", "no": "not run"})},
     )  # fmt: skip
     head = ["Study", "Method", "Printed in", "Variants run", "Change to the reference, points", "Command"]
-    return fields + table("Studies", head, rows, sortable=True, name="table-ablations", data=data)
+    return _said(len(rows), sum(d["run"] == "yes" for d in data)) + fields + table(
+        "Studies", head, rows, sortable=True, name="table-ablations", data=data)
+
+
+def _said(every: int, run: int) -> Markup:
+    if not run:
+        said = "<p>None of the {} studies below was run: no variant of a method has a record here.</p>"
+        return Markup(said).format(every)
+    return Markup("<p>Studies run, or a part of their variants: {} of {}.</p>").format(run, every)
 
 
 def variants_run(method: str, s: Section, study: Study) -> list[str]:

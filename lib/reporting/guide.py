@@ -27,6 +27,9 @@ ASKS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+SAME_SIZE = 0.01  # share by which parameters may differ and count as equally few
+
+
 @dataclass(frozen=True)
 class Line:
     """A method over the tasks of the guide."""
@@ -88,7 +91,8 @@ def page(study: Study) -> Markup:
         gaps.append("Not run on these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
     if found and max(len(x.scores) for x in found) < 2:
         gaps.append("One run a method: no difference of scores is told from chance.")
-    gaps.append(Markup('Latency and memory are not in these records: <a href="efficiency.html">sizes and speeds</a>.'))
+    gaps.append(Markup('Latency and memory of inference are not in these records, which hold those of training: '
+                       '<a href="efficiency.html">sizes and speeds</a>.'))
     head = Markup("<h2>What is missing</h2><ul>{}</ul>").format(
         Markup("").join(Markup("<li>{}</li>").format(g) for g in gaps))
     if not found:
@@ -113,14 +117,16 @@ def page(study: Study) -> Markup:
     return out + head + table(f"The numbers behind it ({where})", columns, body, sortable=True)
 
 
-def _gain(found: list[Line], x: Line) -> str:
+def _gain(found: list[Line], x: Line) -> Markup | str:
     base = next((y for y in found if y.method == "truncated"), None)
     if base is None or x is base:
         return "none: it is the reference" if x is base else "truncated is not run"
     gap = difference(x, base)
     if gap is None:
         return "no common seed"
-    return f"{gap.mean:+.1f}" + ("" if gap.half is None else f"\u00a0±\u00a0{gap.half:.1f}")
+    if gap.half is None:
+        return lines(f"{gap.mean:+.1f}", small(f"no interval: {alone(base, x)}"))
+    return f"{gap.mean:+.1f}\u00a0±\u00a0{gap.half:.1f}"
 
 
 def difference(x: Line, y: Line):
@@ -136,12 +142,29 @@ def best(found: list[Line]) -> list[str]:
     first = max(found, key=lambda x: x.score)
     gaps = {x.method: difference(first, x) for x in found if x is not first}
     close = [title_of(m) for m, g in gaps.items() if g is not None and g.half is not None and g.low <= 0]
-    unknown = [title_of(m) for m, g in gaps.items() if g is None or g.half is None]
+    unknown = [f"{title_of(x.method)} ({_points(x)}; {alone(first, x)})" for x in found
+               if x is not first and (gaps[x.method] is None or gaps[x.method].half is None)]
     return [
         f"{title_of(first.method)} ({_points(first)})",
         small("not told apart from it: " + ", ".join(close)) if close else "",
-        small("no interval, for a task has one common seed: " + ", ".join(unknown)) if unknown else "",
+        small("without an interval, so neither told apart nor not: " + ", ".join(unknown)) if unknown else "",
     ]
+
+
+def alone(x: Line, y: Line) -> str:
+    """The tasks on which two methods have one seed or none in common, in words."""
+    common = x.scores.keys() & y.scores.keys()
+    few = [t for t in dict.fromkeys(t for t, _ in (*x.scores, *y.scores)) if sum(u == t for u, _ in common) < 2]
+    return f"fewer than two common seeds on {', '.join(map(task_title, few))}"
+
+
+def _sizes(little: list[Line]) -> str:
+    """Which methods have about as few parameters."""
+    low, high = (f"{f(x.parameters for x in little) / 1e6:.1f}M" for f in (min, max))
+    size = low if low == high else f"{low} to {high}"
+    if len(little) == 1:
+        return size
+    return f"{size}, within {SAME_SIZE:.0%} of each other: {', '.join(title_of(x.method) for x in little)}"
 
 
 def _points(x: Line) -> str:
@@ -155,14 +178,15 @@ def answers(found: list[Line]) -> list[tuple[str, list]]:
         return best(chosen) if chosen else [NOT_RUN]
 
     cheap = min(found, key=lambda x: x.seconds + x.before)
-    little = min(found, key=lambda x: x.parameters)
+    fewest = min(x.parameters for x in found)
+    little = [x for x in found if x.parameters <= (1 + SAME_SIZE) * fewest]
     half = [x for x in found if x.of_teacher and x.of_teacher <= 50]
     small_ones = best(half) if half else ["no method that was run leaves half of the teacher's parameters or less"]
     return [
         ("The best score after compression", among(found)),
         ("Little time to train", [f"{title_of(cheap.method)} ({(cheap.seconds + cheap.before) / 60:.1f} minutes with "
                                   f"the stages before the task; {_points(cheap)})"]),
-        ("The fewest parameters", [f"{title_of(little.method)} ({little.parameters / 1e6:.1f}M; {_points(little)})"]),
+        ("The fewest parameters", [*best(little), small(_sizes(little))]),
         ("The best score at half the size or less", small_ones),
         ("No unlabelled text", among([x for x in found if TEXT not in ASKS[x.method]])),
         ("No teacher for the task", among([x for x in found if TEACHER not in ASKS[x.method]])),

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from lib.paths import ROOT
 from lib.reporting.beside import beside, module_impact, variants_beside
 from lib.reporting.cells import anchor, command, record_page
-from lib.reporting.comparison import task_title
+from lib.reporting.comparison import Teacher, groups, task_title, tasks_of, teacher_of
 from lib.reporting.pages import Study
 from lib.reporting.reported import reported_table
 from lib.reporting.tables import NOT_RUN, Keyed, details, flag, frame, lines, small, table
@@ -39,6 +39,7 @@ class Section:
     plain: bool = False
     note: str = ""
     study: str = ""  # value of the notebook's parameter `study` that makes the runs
+    words: str = ""  # papermill's words that make a run of it, where no `study` does
     paper: str = ""  # that prints the table, where it is not the page's own
 
     @property
@@ -165,15 +166,16 @@ PAGES: dict[str, tuple[Section, ...]] = {
     "truncated": (
         _THESEUS,
         Section("Layers: how many are left", pattern=r"truncated(-layers\d+)?",
-                note="Printed in Table 7 of BERT-of-Theseus, on the page of that paper; its study \"layers\" makes the "
-                "runs."),
+                words="-p layers 2 -p variant layers2",
+                note="Printed in Table 7 of BERT-of-Theseus, on the page of that paper."),
     ),
     "kd": (
         _THESEUS,
         Section("Table 1 of BERT-PKD: test sets", "PKD Table 1", paper="pkd", note=SERVER),
         Section("Repository of BERT-PKD: development sets", "official repository", paper="pkd", note=SEARCHED),
         Section("Code: paper and official code", pattern=r"kd(-code)?",
-                note="The soft term averaged over classes too; no number is printed for it. Made by -p variant code."),
+                words="-p variant code",
+                note="The soft term averaged over classes too; no number is printed for it."),
     ),
     "pkd": (
         _THESEUS,
@@ -182,7 +184,8 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Efficiency: size and speed", "efficiency table",
                 note="Ours stand on the page about sizes and speeds."),
         Section("Choices: paper and official code, and which layers are compared", pattern=r"pkd(-.+)?",
-                note="No number is printed for these one by one. Made by -p variant paper or -p variant code."),
+                words="-p variant code",
+                note="No number is printed for these one by one. Another is made by -p variant paper."),
     ),
     "pdbert": (
         _THESEUS,
@@ -224,19 +227,27 @@ def idea(paper: str) -> str:
     return re.sub(r"\]\((\w+)\.ipynb\)", r"](executed/\1.ipynb)", text) + "\n"
 
 
-def tables(paper: str, study: Study) -> Markup:
-    """The tables of a method's page, then every run of ours of its method."""
-    out = Markup("")
+def page(paper: str, study: Study) -> str:
+    """The tables of a method's page, then every run of ours of its method: Markdown, so that the page's list of
+    contents holds its headings, with the tables in it as they are.
+    """
+    out = []
     for s in PAGES[paper]:
-        out += Markup('<h2 id="{}">{}</h2>').format(s.anchor, s.title)
-        if s.note:
-            out += Markup("<p>{}</p>").format(s.note)
-        out += section(paper, s, study)
+        html = Markup("<p>{}</p>").format(s.note) if s.note else Markup("")
+        html += section(paper, s, study)
         if paper == "theseus" and s.key == "Table 5":
-            out += module_impact("theseus", study)
+            html += module_impact("theseus", study)
         if s.where:
-            out += whole(paper, s, study)
-    return out + Markup('<h2 id="our-runs">Our runs</h2>') + our_runs(paper, study)
+            html += whole(paper, s, study)
+        # The ablations' page leads to this place; a heading's own would change with its words.
+        out += [_raw(Markup('<span id="{}"></span>').format(s.anchor)), f"## {s.title}", _raw(html)]
+    return "\n\n".join([*out, "## Our runs", _raw(our_runs(paper, study))]) + "\n"
+
+
+def _raw(html: Markup) -> str:
+    """HTML as a block of MyST, in a fence that no run of backticks in it can close."""
+    fence = "`" * (3 + max((len(x) for x in re.findall("`+", html)), default=0))
+    return f"{fence}{{raw}} html\n{html.strip()}\n{fence}"
 
 
 def section(paper: str, s: Section, study: Study) -> Markup:
@@ -271,16 +282,16 @@ def labels(s: Section, study: Study) -> list[str]:
 
 
 def study_command(method: str, s: Section) -> str:
-    """The command that makes the runs of a section's study at the profile `glue`."""
+    """The command that makes the runs of a section's study at the profile `glue`, or one of them by its `words`."""
     own = f"notebooks/profiles/glue-{method}.yaml"
     more = f" -f {own}" if (ROOT / own).exists() else ""
     return (f"papermill notebooks/{method}.ipynb out.ipynb -f notebooks/profiles/glue.yaml{more} -r task mrpc "
-            f"-r study {s.study}")  # fmt: skip
+            + (f"-r study {s.study}" if s.study else s.words))  # fmt: skip
 
 
 def _made_by(method: str, s: Section, rows: dict, study: Study) -> Markup:
     """How to make the runs that are missing."""
-    if not s.study or (rows and len(labels(s, study)) == len(rows)):
+    if not (s.study or s.words) or (rows and len(labels(s, study)) == len(rows)):
         return Markup("")
     return Markup("<p>{}: {}</p>").format(small("What is not run is made by"), command(study_command(method, s)))
 
@@ -296,11 +307,16 @@ def our_runs(method: str, study: Study) -> Markup:
     if not runs:
         return Markup("<p>{}: {}.</p>").format(title_of(method), NOT_RUN)
     head = ["Run", "Task", "Seed", "Score", "Retention, % of the teacher", "Tokens", "Minutes", "Record", "Command"]
-    return table(f"Runs of {title_of(method)}", head, list(map(_run, runs)), sortable=True)
+    teachers = {(*g, t): teacher_of(found, t) for g, found in groups(study.records).items() for t in tasks_of(found)}
+    body = [_run(r, teachers[r.profile, r.backbone, r.task]) for r in runs]
+    return table(f"Runs of {title_of(method)}", head, body, sortable=True)
 
 
-def _run(r: Record) -> list:
-    kept = "no teacher" if r.retention is None else f"{r.retention:.1f}"
+def _run(r: Record, teacher: Teacher | None) -> list:
+    """A line of `our_runs`; `teacher`: of the run's task in its group, which decides whether a retention is shown."""
+    kept: object = "no teacher" if r.retention is None else f"{r.retention:.1f}"
+    if r.retention is not None and teacher and teacher.reason:
+        kept = Keyed(small(f"withheld: {teacher.reason}"))
     place = Markup('<a href="provenance.html#{}">provenance</a>').format(anchor(r))
     return [
         lines(r.label, small(f"{r.profile}, {r.backbone}"), flag("stale") if is_stale(r) else ""),

@@ -10,7 +10,7 @@ from lib import profiles
 from lib.reporting.cells import command
 from lib.reporting.comparison import LOCAL
 from lib.reporting.pages import Study, hours
-from lib.reporting.tables import NOT_RUN, Keyed, lines, small, table
+from lib.reporting.tables import NOT_RUN, Keyed, count, lines, small, table
 from lib.results import Record
 from lib.systems import order_of, title_of
 
@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "make book",
     "compare": 'make compare TASK=my.csv TEACHER=folder METHODS="truncated theseus" MINUTES=60',
 }
+ANY = {"tasks": ["rte", "mrpc"], "methods": ["theseus", "truncated"], "seeds": [0, 1, 2]}  # of a profile without a grid
 WHERE = {
     "ci": "any machine; a check that everything runs",
     "demo": "a laptop; two processor cores are enough",
@@ -43,12 +44,15 @@ def page(study: Study) -> Markup:
 def _profile(name: str, study: Study) -> list:
     settings, grid = profiles.values(name), profiles.grid(name)
     runs = [r for r in study.records if r.profile == name]
-    asked = COMMANDS.get(name)
+    asked, part = COMMANDS.get(name), Markup("")
     if asked is None:
-        chosen = {k: " ".join(map(str, v)) for k, v in grid.items()}
-        asked = f"make grid PROFILE={name}" + "".join(f' {k.upper()}="{v}"' for k, v in chosen.items())
-        if not chosen:
-            asked += ' TASKS="rte mrpc" METHODS="theseus truncated" SEEDS="0 1 2"'
+        grid = grid or ANY
+        words = {k.upper(): " ".join(map(str, v)) for k, v in grid.items()}
+        asked = f"make grid PROFILE={name}" + "".join(f' {k}="{v}"' for k, v in words.items())
+        made = sum(r.label in grid["methods"] and r.task in grid["tasks"] and r.seed in grid["seeds"] for r in runs)
+        if made < len(runs):
+            part = small(Markup('For example: this makes {} of the {} counted here. <a href="provenance.html">Each of '
+                                "them</a> has its own command.").format(made, count(len(runs), "run")))
     cap = settings.get("max_tokens")
     committed = name not in (*LOCAL, "compare")
     scale = lines(
@@ -57,9 +61,9 @@ def _profile(name: str, study: Study) -> list:
         f"and {cap:,} tokens a run" if cap else "no cap on tokens in the file",
         small("records are committed" if committed else "made on each machine"),
     )
-    machines = sorted({f"{r.environment.processor}, {r.environment.threads} threads" for r in runs})
+    machines = sorted({f"{r.environment.processor}, {count(r.environment.threads, 'thread')}" for r in runs})
     return [
-        name, command(asked), scale, WHERE.get(name, "not said"), str(len(runs)) if runs else NOT_RUN,
+        name, lines(command(asked), part), scale, WHERE.get(name, "not said"), str(len(runs)) if runs else NOT_RUN,
         Keyed(f"{hours(runs):.2f}", hours(runs)) if runs else "not known: not run by us",
         lines(*machines) if machines else NOT_RUN,
     ]  # fmt: skip
