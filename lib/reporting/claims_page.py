@@ -9,15 +9,12 @@ from markupsafe import Markup
 from lib.claims.verdicts import HOLDS, NOT, PART, UNDECIDED, UNTESTED, WORDS, Verdict
 from lib.reporting.cells import anchor, record_page
 from lib.reporting.comparison import task_title
-from lib.reporting.reported import Reported, metric_title
+from lib.reporting.reported import Reported, metric_title, paper_title
 from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table, wide
 
 NAME = "claims-table"
-PAPERS = {
-    "theseus": "BERT-of-Theseus", "pkd": "KD and BERT-PKD", "pdbert": "PD-BERT", "layerdrop": "LayerDrop",
-    "distilbert": "DistilBERT", "tinybert": "TinyBERT", "mobilebert": "MobileBERT", "efficientbert": "EfficientBERT",
-    "trimbert": "TrimBERT",
-}  # fmt: skip
+ORDER = ("theseus", "pkd", "pdbert", "layerdrop", "distilbert", "tinybert", "mobilebert", "efficientbert", "trimbert")
+PAPERS = {p: paper_title(p) for p in ORDER} | {"pkd": "KD and BERT-PKD"}  # its claims are about both
 SIGNS = {HOLDS: "✓", PART: "◐", NOT: "✗", UNDECIDED: "?", UNTESTED: "–"}  # beside the word, never alone
 
 
