@@ -75,6 +75,16 @@
     const rows = [...table.tBodies[0].rows];
     const filters = [...box.querySelectorAll("[data-filter]")];
     const search = box.querySelector("[data-search]");
+    const texts = new Map(); // row -> what a search looks at
+
+    function searched(row) {
+      if (!texts.has(row)) {
+        const copy = row.cloneNode(true);
+        copy.querySelectorAll("[data-unsearched]").forEach((e) => e.remove());
+        texts.set(row, copy.textContent.toLowerCase());
+      }
+      return texts.get(row);
+    }
     const columns = box.querySelector("[data-columns]");
     const views = box.querySelector("select[data-view]");
 
@@ -91,7 +101,7 @@
       const words = search ? search.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
       let shown = 0;
       for (const row of rows) {
-        const text = words.length ? row.textContent.toLowerCase() : "";
+        const text = words.length ? searched(row) : "";
         row.hidden =
           filters.some((f) => f.value !== "" && !(row.dataset[f.dataset.filter] || "").split(" ").includes(f.value)) ||
           words.some((word) => !text.includes(word));

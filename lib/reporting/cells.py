@@ -7,7 +7,7 @@ from markupsafe import Markup
 from lib.paths import results_dir
 from lib.reporting.comparison import Cell, cell, labels_of, task_title
 from lib.reporting.reported import Reported, metric_title, paper_title
-from lib.reporting.tables import NOT_RUN, flag, lines, small, table
+from lib.reporting.tables import NOT_RUN, flag, lines, note, small, table
 from lib.results import Record, is_stale, path_of
 from lib.stats import Spread
 from lib.systems import title_of
@@ -101,7 +101,7 @@ def verdict(c: Cell) -> Markup | str:
     return lines(
         pair("retention", c.reported_retention, number(c.retention)),
         pair("above majority", c.reported_above, number(c.above)),
-        small(f"reported: {c.foreign_base}") if c.foreign_base else "",
+        note(f"reported: {c.foreign_base}") if c.foreign_base else "",
         excluded(c),
         small(c.why_not),
     )

@@ -20,7 +20,7 @@ from lib.reporting.comparison import (
     token_budget,
 )
 from lib.reporting.reported import Reported, metric_title
-from lib.reporting.tables import NOT_RUN, Keyed, controls, lines, small, table, view
+from lib.reporting.tables import NOT_RUN, Keyed, controls, lines, note, small, table, view
 from lib.results import Record
 from lib.systems import BY_NAME, title_of
 
@@ -128,7 +128,7 @@ def _absolute(c: Cell) -> _View:
 
 def _retention(c: Cell) -> _View:
     key = c.reported_retention
-    base = small(c.foreign_base) if c.foreign_base else ""
+    base = note(c.foreign_base) if c.foreign_base else ""
     left = NOT_PRINTED if key is None else lines(f"{key:.1f}", _above(c.reported_above), base)
     if not c.is_student:
         return _View("100", 100, "100 (the teacher)" if c.runs else NOT_RUN, 100 if c.runs else None)

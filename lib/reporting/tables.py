@@ -20,6 +20,11 @@ def small(text: object) -> Markup:
     return Markup('<span class="bc-small">{}</span>').format(text)
 
 
+def note(text: object) -> Markup:
+    """Small, and passed over by a table's search: it may name what the row is not about."""
+    return Markup('<span class="bc-small" data-unsearched>{}</span>').format(text)
+
+
 def lines(*parts: object) -> Markup:
     """Parts of one cell, one below the other; empty ones are left out."""
     return Markup("<br>").join(p for p in parts if p)
