@@ -43,7 +43,7 @@ def of(run: Run, student: nn.Module, history: History, frame: pd.DataFrame, valu
     own = run.data.source.startswith("own") and "validation" in run.data.hashes
     rows = "a validation file of the user's" if own else "a tenth of train, by a hash of the text"
     rows += "; the last state within one standard error of the best is kept"
-    notes = list(dict.fromkeys(run.notes + ([task.related] if task.related and p.backbone == "minilm-l6" else [])))
+    notes = list(dict.fromkeys(filter(None, [*run.notes, task.seen_by(p.backbone)])))
     return results.Record(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=command(run.method, p),
         profile=p.profile, backbone=label(p.backbone), task=run.task_label, method=run.method,

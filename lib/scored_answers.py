@@ -13,6 +13,7 @@ import pandas as pd
 from torch import nn
 
 from lib import artefacts, teacher_cache
+from lib.provenance import modules_hash
 
 FORMAT = 1  # raised when the same teacher and rows would be written otherwise
 
@@ -20,7 +21,8 @@ FORMAT = 1  # raised when the same teacher and rows would be written otherwise
 def of(run, teacher: nn.Module) -> tuple[dict[str, float], pd.DataFrame]:
     """Metrics as fractions and one line a row, as `Run.answers` gives them for the scored split in fp32."""
     inputs = {name: teacher_cache.inputs_hash(run.sets[name]) for name in ("scored", "held_out")}
-    key = {"format": FORMAT, "teacher": teacher_cache.teacher_hash(teacher), "data": run.data.key, **inputs}
+    key = {"format": FORMAT, "teacher": teacher_cache.teacher_hash(teacher), "data": run.data.key, **inputs,
+           "spans": modules_hash("spans")}  # the code that `Run.answers` calls; `runs` itself counts for nothing
 
     def make(folder: Path) -> dict:
         began = time.perf_counter()

@@ -41,6 +41,10 @@ class Task:
         """Width of the output layer: number of classes, 1 for regression."""
         return 1 if self.labels is None else len(self.labels)
 
+    def seen_by(self, backbone: str) -> str:
+        """`related` where `backbone` is the one that it speaks of, else nothing."""
+        return self.related if backbone == "minilm-l6" else ""
+
     @property
     def headline_name(self) -> str:
         return self.headline[0] if len(self.headline) == 1 else "mean of " + " and ".join(self.headline)

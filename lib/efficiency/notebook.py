@@ -12,6 +12,7 @@ from lib.efficiency import run as efficiency_run
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.run import Config
 from lib.errors import InputError
+from lib.reporting.tables import count
 
 QUIET = 0.5  # a load this far above the threads of a timing is no sign of other programs
 
@@ -63,8 +64,7 @@ def load(table: pd.DataFrame) -> str:
         return "Nothing was timed."
     above = table["load"] - table.threads
     row = table.loc[above.idxmax()]
-    threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
-    said = f"load at most {row.load:.1f}, {threads} of the timing included"
+    said = f"load at most {row.load:.1f}, {count(row.threads, 'thread')} of the timing included"
     if above.max() <= QUIET:
         return f"{said}: no sign of other programs"
     return (f"WARNING: {said}: other programs ran beside it. Times are longer than on a quiet machine and are not to "

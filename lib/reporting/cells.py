@@ -7,7 +7,7 @@ from markupsafe import Markup
 from lib.paths import results_dir
 from lib.reporting.comparison import Cell, cell, labels_of, task_title
 from lib.reporting.reported import Reported, metric_title, paper_title
-from lib.reporting.tables import NOT_RUN, flag, lines, note, small, table
+from lib.reporting.tables import NOT_RUN, count, flag, lines, note, small, table
 from lib.results import Record, is_stale, path_of
 from lib.stats import Spread
 from lib.systems import title_of
@@ -46,8 +46,8 @@ def runs_of(c: Cell) -> Markup:
     items = Markup("").join(
         Markup('<li>seed {}: <a href="{}">record</a>, <a href="provenance.html#{}">provenance</a> {}</li>').format(
             r.seed, record_page(r), anchor(r), command(r.command)) for r in c.runs)
-    count = "1 run" if len(c.runs) == 1 else f"{len(c.runs)} runs"
-    name = Markup('{}<span class="bc-hidden">, {} on {}</span>').format(count, title_of(c.label), task_title(c.task))
+    name = Markup('{}<span class="bc-hidden">, {} on {}</span>').format(
+        count(len(c.runs), "run"), title_of(c.label), task_title(c.task))
     return Markup('<details class="bc-runs"><summary>{}</summary><ul>{}</ul></details>').format(name, items)
 
 
@@ -114,9 +114,8 @@ def majority_of(records: list[Record], task: str) -> str:
 
 def related(task: str, backbone: str) -> Markup | str:
     """A flag where the default backbone saw data of this kind before, with what its card says; nothing for others."""
-    if task not in TASKS or backbone != "minilm-l6" or not TASKS[task].related:
-        return ""
-    return flag(TASKS[task].related, f"The card of {backbone}: {TASKS[task].card}")
+    seen = TASKS[task].seen_by(backbone) if task in TASKS else ""
+    return flag(seen, f"The card of {backbone}: {TASKS[task].card}") if seen else ""
 
 
 def task_table(rows: list[Reported], records: list[Record], task: str, caption: str) -> Markup:

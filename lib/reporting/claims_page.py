@@ -10,7 +10,7 @@ from lib.claims.verdicts import HOLDS, NOT, PART, UNDECIDED, UNTESTED, WORDS, Ve
 from lib.reporting.cells import anchor, record_page
 from lib.reporting.comparison import task_title
 from lib.reporting.reported import Reported, metric_title, paper_title
-from lib.reporting.tables import Keyed, code, controls, details, flag, lines, small, table, wide
+from lib.reporting.tables import Keyed, code, controls, count, details, flag, lines, small, table, wide
 
 NAME = "claims-table"
 ORDER = ("theseus", "pkd", "pdbert", "layerdrop", "distilbert", "tinybert", "mobilebert", "efficientbert", "trimbert")
@@ -120,8 +120,7 @@ def _reported(v: Verdict) -> Markup | str:
     if not rows:
         return lines(effect) or "no printed number"
     rule = code(c.reported) if c.reported else ""  # how the effect comes from the numbers below it
-    return lines(effect, details(f"{len(rows)} printed numbers" if len(rows) > 1 else "1 printed number",
-                                 lines(rule, *rows)))
+    return lines(effect, details(count(len(rows), "printed number"), lines(rule, *rows)))
 
 
 def _evidence(name: str, r: Reported) -> Markup:
@@ -134,9 +133,9 @@ def _evidence(name: str, r: Reported) -> Markup:
 
 def _runs(v: Verdict) -> Markup | str:
     if not v.records:
-        return {"printed": "none: printed numbers", "tables": "none: timings" if v.timed else "none: counts"}.get(
-            v.claim.kind, "none")
+        instead = "timings" if v.timed else {"printed": "printed numbers", "tables": "counts"}.get(v.claim.kind)
+        return f"none: {instead}" if instead else "none"
     items = Markup("").join(
         Markup('<li><a href="provenance.html#{}">{}, {}, seed {}</a>, <a href="{}">record</a></li>').format(
             anchor(r), r.label, task_title(r.task), r.seed, record_page(r)) for r in v.records)
-    return details(f"{len(v.records)} runs", Markup("<ul>{}</ul>").format(items))
+    return details(count(len(v.records), "run"), Markup("<ul>{}</ul>").format(items))

@@ -44,7 +44,9 @@ class _View:
 
 
 def matrix(rows: list[Reported], records: list[Record], caption: str, name: str) -> Markup:
-    """Fields and table for the records of one group. The plain methods only: variants stand in the tables by task.
+    """What the last column is, fields and table for the records of one group.
+
+    The plain methods only: variants stand in the tables by task.
 
     `name`: id of the table. Raises `IndexError` where no record is given.
     """
@@ -83,7 +85,8 @@ def matrix(rows: list[Reported], records: list[Record], caption: str, name: str)
                  "run": ("Ours", {"yes": "run", "no": "not run"})},
         search="Search",
     )  # fmt: skip
-    return fields + table(caption, head, body, sortable=True, name=name, groups=groups, data=data, pinned=1)
+    return _said_over(over) + fields + table(caption, head, body, sortable=True, name=name, groups=groups, data=data,
+                                             pinned=1)
 
 
 _PAPERS = ("theseus", "distilbert", "tinybert", "mobilebert", "efficientbert", "trimbert")
@@ -197,9 +200,8 @@ def _over(label: str, cells: list[Cell], over: Over | None) -> Keyed:
                        pair("above majority", o.reported_above, f"{o.above:.1f}")), o.ours)
 
 
-def said_over(rows: list[Reported], records: list[Record]) -> Markup:
+def _said_over(over: Over | None) -> Markup:
     """What the last column is, over which tasks, and which tasks are left out of it."""
-    over = shared(rows, records)
     if over is None:
         return Markup("")
     out = ", ".join(map(task_title, over.withheld))

@@ -13,7 +13,7 @@ from lib.paths import results_dir
 from lib.reporting.cells import anchor, command, record_page, related, task_table
 from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
 from lib.reporting.figures import retention_alt, retention_plot, svg
-from lib.reporting.matrix import matrix, said_over
+from lib.reporting.matrix import matrix
 from lib.reporting.reported import TASK_TITLES, Reported, load, metric_title, paper_title
 from lib.reporting.tables import Keyed, code, controls, count, details, flag, lines, small, table, wide
 from lib.results import Record, is_stale, load_all, path_of
@@ -99,9 +99,8 @@ def skipped(study: Study) -> Markup:
     shown = [s.replace(str(results_dir()), "results") for s in study.skipped]
     items = Markup("").join(Markup("<li>{}</li>").format(s) for s in shown)
     head = "{} skipped under <code>results/runs</code>, for the reason given:"
-    n = len(study.skipped)
-    count = "1 file" if n == 1 else f"{n} files"
-    return Markup('<div class="bc-warning"><p>' + head + "</p><ul>{}</ul></div>").format(count, items)
+    return Markup('<div class="bc-warning"><p>' + head + "</p><ul>{}</ul></div>").format(
+        count(len(study.skipped), "file"), items)
 
 
 def picture(study: Study, ink: str = "currentColor", background: str = "none") -> Markup:
@@ -138,7 +137,6 @@ def comparison(study: Study, local: bool) -> Markup:
         contents += Markup('<li><a href="#{}">{}</a>: {}</li>').format(here, name, links)
         title = name[0].upper() + name[1:]
         out += Markup('<h3 id="{}">{}</h3><p>Scale: {}.</p>').format(here, title, "; ".join(scales))
-        out += said_over(study.reported, runs)
         out += matrix(study.reported, runs, f"Method by task, {name}: reported | ours", f"table-{here}")
         for task in tasks_of(runs):
             one = [r for r in runs if r.task == task]
