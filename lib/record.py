@@ -27,15 +27,16 @@ PAPERS = {
 }
 
 
-def of(run: Run, student: nn.Module, history: History, frame: pd.DataFrame, values: dict) -> results.Record:
-    """The record of a run that ended.
+def of(run: Run, student: nn.Module, history: History, frame: pd.DataFrame,
+       values: dict) -> tuple[results.Record, pd.DataFrame]:
+    """The record of a run that ended, and the predictions that go beside it: the student's, then its teacher's.
 
     frame: the student's answers on the scored split (`Run.answers`); values: metrics as fractions.
     """
     p, task, scored = run.p, run.task, run.data.scored
     score = evaluation.headline(task, values)
     majority = floor(run)
-    teacher, relative = _teacher_part(run, frame)
+    teacher, relative, frame = _teacher_part(run, frame)
     if teacher:
         relative |= {"retention": evaluation.retention(score, teacher.score),
                      "retention_above_majority": evaluation.retention(score, teacher.score, majority)}
@@ -44,7 +45,7 @@ def of(run: Run, student: nn.Module, history: History, frame: pd.DataFrame, valu
     rows = "a validation file of the user's" if own else "a tenth of train, by a hash of the text"
     rows += "; the last state within one standard error of the best is kept"
     notes = list(dict.fromkeys(filter(None, [*run.notes, task.seen_by(p.backbone)])))
-    return results.Record(
+    made = results.Record(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=command(run.method, p),
         profile=p.profile, backbone=label(p.backbone), task=run.task_label, method=run.method,
         variant=p.variant, seed=p.seed, paper=PAPERS.get(run.method), scale=scale(run), split=task.scored,
@@ -63,24 +64,24 @@ def of(run: Run, student: nn.Module, history: History, frame: pd.DataFrame, valu
         environment=results.Environment(**environment(training.precision(p.precision), training.threads())),
         notes=notes, study=run.study, config_hash=digest(run.identity), code_hash=_code_hash(run),
         **relative)
+    return made, frame
 
 
-def _teacher_part(run: Run, frame: pd.DataFrame) -> tuple[results.Teacher | None, dict]:
+def _teacher_part(run: Run, frame: pd.DataFrame) -> tuple[results.Teacher | None, dict, pd.DataFrame]:
     if run.method == "bert":
-        return None, {"retention": None, "retention_above_majority": None, "loyalty": None}
+        return None, {"retention": None, "retention_above_majority": None, "loyalty": None}, frame
     teacher = run.teacher()
     teacher.metrics, theirs = scored_answers.of(run, teacher.model)
     meta = teacher.artefact.meta if teacher.artefact else {}
     source = teacher.source if teacher.artefact else f"own checkpoint {Path(teacher.source).name}"
     loyal = None
     if not (run.task.regression or run.task.span):
-        logits = [f.filter(like="logit_").to_numpy() for f in (frame, theirs)]
-        loyal = results.Loyalty(**evaluation.loyalty(*logits))
+        loyal = results.Loyalty(**evaluation.loyalty(*map(results.logits, (frame, theirs))))
     part = results.Teacher(score=evaluation.headline(run.task, teacher.metrics), metrics=teacher.metrics,
                            artefact=teacher.artefact.key if teacher.artefact else None,
                            source=source,
                            seconds=meta.get("seconds", 0.0), tokens=meta.get("tokens", 0))
-    return part, {"loyalty": loyal}
+    return part, {"loyalty": loyal}, frame if run.task.span else results.with_teacher(frame, theirs)
 
 
 def floor(run: Run) -> float:

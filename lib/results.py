@@ -2,7 +2,8 @@
 
 A run is complete when its record exists; it is written last and atomically. Each record is one JSON file
 `results/runs/<profile>/<backbone>/<task>/<method>[-<variant>]/seed-<n>.json`, with the predictions of the run
-beside it (`seed-<n>.parquet`: idx, label, one column a logit) so that any two runs can be compared row by row.
+beside it (`seed-<n>.parquet`: idx, label, one column a logit, then the teacher's logits) so that any two runs can be
+compared row by row, and a student with its own teacher.
 """
 
 from __future__ import annotations
@@ -202,6 +203,9 @@ def load_all() -> tuple[list[Record], list[str]]:
 def predictions(record: Record, classes: int) -> pd.DataFrame:
     """The predictions beside a record, as written: idx, label and `classes` columns of logits, one row a scored row.
 
+    As many columns of the teacher's logits follow where a student's record was written with them; the first records
+    were not. `logits` takes either.
+
     Raises `InputError` naming the record where the file is missing, is no parquet, has other columns or rows, or holds
     anything but finite numbers (of several classes: labels that are numbers of classes).
     """
@@ -212,6 +216,8 @@ def predictions(record: Record, classes: int) -> pd.DataFrame:
     except Exception as e:  # noqa: BLE001 - of pyarrow's errors some are OSErrors, some ValueErrors, some KeyErrors
         raise InputError(f"{place}: its predictions cannot be read ({shorten(' '.join(str(e).split()), 160)})") from e
     wanted = ["idx", "label", *(f"logit_{i}" for i in range(classes))]
+    if record.teacher and len(frame.columns) > len(wanted):
+        wanted += [f"teacher_logit_{i}" for i in range(classes)]
     if list(frame.columns) != wanted or len(frame) != record.rows:
         raise InputError(f"{place}: predictions have columns {listed(frame.columns)} and {len(frame)} rows; wanted "
                          f"{wanted} and {record.rows} rows")
@@ -224,6 +230,19 @@ def predictions(record: Record, classes: int) -> pd.DataFrame:
     if classes > 1 and not frame["label"].isin(range(classes)).all():
         raise InputError(f"{place}: predictions hold a label that is none of the {classes} classes")
     return frame
+
+
+def logits(predictions: pd.DataFrame, of: Literal["student", "teacher"] = "student") -> np.ndarray | None:
+    """(rows, classes) in the order of `predictions`; None where the teacher's were not written."""
+    own = predictions.filter(regex=r"^logit_" if of == "student" else r"^teacher_logit_")
+    return own.to_numpy() if own.shape[1] else None
+
+
+def with_teacher(student: pd.DataFrame, teacher: pd.DataFrame) -> pd.DataFrame:
+    """The student's predictions with those of its teacher for the same rows in the same order beside them."""
+    if not student["idx"].equals(teacher["idx"]):
+        raise RuntimeError("the teacher's answers are not to the rows that the student was scored on")
+    return student.assign(**{f"teacher_{c}": teacher[c] for c in teacher.columns if c.startswith("logit_")})
 
 
 def is_stale(record: Record) -> bool:

@@ -243,7 +243,7 @@ class Run:
         models.save_student(student, self.tokenizer, self.output)
         for split in self.data.also:
             values |= {f"{split}_{k}": v for k, v in self.answers(student, split)[0].items()}
-        made = record.of(self, student, history, frame, values)
+        made, frame = record.of(self, student, history, frame, values)
         path = results.write(made, frame)
         self.clear()
         print(f"record: {_show(path)}\nstudent: {_show(self.output)}")

@@ -34,16 +34,16 @@ def predictions(task, quality, seed, labels=None):
     return frame
 
 
-def put(label, task, seed, quality, teacher=90.0, frame=None, **changes):
-    """Write one run whose score is that of its predictions. Returns the record."""
+def put(label, task, seed, quality, teacher=90.0, frame=None, beside=None, **changes):
+    """Write one run whose score is that of its predictions. Returns the record. `beside`: its teacher's predictions."""
     assert ROOT not in results.results_dir().parents, "synthetic records never go to the repository"
     declared = TASKS[task]
     frame = predictions(task, quality, seed + 7 * sum(map(ord, label))) if frame is None else frame
-    logits = frame.filter(like="logit_").to_numpy()
+    logits = results.logits(frame)
     values = evaluation.metrics(declared, logits, frame["label"].to_numpy())
     method, _, variant = label.partition("-")
     record = synthetic_records.record(
         method, task, seed, evaluation.headline(declared, values), teacher, majority=changes.pop("majority", 50.0),
         variant=variant, rows=len(frame), metrics=values, **changes)
-    results.write(record, frame)
+    results.write(record, frame if beside is None else results.with_teacher(frame, beside))
     return record

@@ -67,6 +67,15 @@ def test_the_mark_is_there_only_where_the_interval_excludes_the_reported(scores,
     assert [f.get_text() for f in found] == ([f"{'▲' if mark == 'above' else '▼'} {mark} reported"] if mark else [])
 
 
+def test_it_says_which_methods_had_another_teacher():
+    same = [r.model_copy(update={"method": m}) for m in ("truncated", "kd") for r in three()]
+    assert "Not one teacher" not in matrix(REPORTED, same, "c", "t")
+    other = three("pkd")[:1]
+    other[0].teacher.score = 64.0
+    assert ("is of its own. RTE: pkd: seed 0 64.0 (fp32) instead of 66.0 (fp32).</p>"
+            in matrix(REPORTED, [*same, *other], "c", "t"))
+
+
 def test_no_mark_with_one_seed_or_a_shared_teacher():
     assert comparison.cell(REPORTED, [record(score=10.0, **PAPER)], "theseus", "rte").excluded == ""
     shared = [r.model_copy(update={"teacher": three()[0].teacher}) for r in three(scores=(1, 1.1, 1.2), **PAPER)]

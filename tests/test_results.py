@@ -36,6 +36,28 @@ def test_a_record_comes_back_as_it_was(places):
     assert sorted(p.name for p in path.parent.iterdir()) == ["seed-0.json", "seed-0.parquet"]
 
 
+def test_the_teachers_predictions_stand_beside_the_students(places):
+    student, teacher = (pd.DataFrame({"idx": [4, 7], "label": [0, 1], "logit_0": [0.1 + x, 0.2], "logit_1": [0.3, x]})
+                        for x in (0.0, 5.0))
+    made = record(rows=2)
+    results.write(made, results.with_teacher(student, teacher))
+    frame = results.predictions(made, 2)
+    for of, wanted in (("student", student), ("teacher", teacher)):
+        assert results.logits(frame, of).tolist() == wanted[["logit_0", "logit_1"]].to_numpy().tolist()
+    assert results.logits(student, "teacher") is None
+    with pytest.raises(RuntimeError, match="not to the rows"):
+        results.with_teacher(student, teacher.iloc[::-1].reset_index())
+    path = results.path_of(made).with_suffix(".parquet")
+    for bad, words in ((frame.drop(columns="teacher_logit_1"), "have columns"),
+                       (frame.assign(teacher_logit_0=math.nan), "hold in teacher_logit_0")):
+        bad.to_parquet(path, index=False)
+        with pytest.raises(InputError, match=words):
+            results.predictions(made, 2)
+    frame.to_parquet(path, index=False)
+    with pytest.raises(InputError, match="have columns"):  # a teacher has none beside it
+        results.predictions(made.model_copy(update={"teacher": None}), 2)
+
+
 def test_records_are_sorted_and_rewriting_replaces(places):
     put(record(seed=2), record(seed=0), record(task="cola"), record(seed=2, score=50.0))
     records, skipped = results.load_all()

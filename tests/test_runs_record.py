@@ -50,6 +50,7 @@ def test_numbers_follow_from_the_predictions_beside_the_record(done):
     expected = 100 * (record.score - record.majority) / above if above > 0 else None
     assert record.retention_above_majority == (expected if expected is None else pytest.approx(expected))
     np.testing.assert_allclose(evaluation.predict(student, run.sets["scored"]), z, atol=1e-6)
+    np.testing.assert_array_equal(frame[["teacher_logit_0", "teacher_logit_1"]], teacher)
 
 
 def test_record_says_what_was_run(done):

@@ -168,6 +168,35 @@ def test_another_teacher_is_refused(places):
     assert "must be one model" in v.reason
 
 
+def test_a_teacher_that_answers_beside_its_student_is_the_one_that_counts(places):
+    """The `bert` run is of another arithmetic and so another model: retention is of the student's own teacher."""
+    teacher_and_student()
+    own = [claim_records.predictions("rte", q, 40 + s) for s, q in enumerate((0.8, 0.82, 0.84))]
+    right = [100 * float((results.logits(f).argmax(1) == f["label"]).mean()) for f in own]
+    made = [claim_records.put("theseus", "rte", s, 0.75, teacher=right[s], beside=own[s]) for s in range(3)]
+    (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
+    assert v.value == pytest.approx(np.mean([100 * r.score / t for r, t in zip(made, right, strict=True)]))
+    assert v.verdict == verdicts.HOLDS
+    assert f"rte: not one teacher, theseus: seed 0 {right[0]:.1f} (fp32) instead of 85.5 (fp32); seed 1" in v.reason
+    claim_records.put("theseus", "rte", 1, 0.75, teacher=70.0, beside=own[1])
+    (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
+    assert v.verdict == verdicts.UNTESTED
+    assert f"its teacher's predictions give {right[1]:.4f}, the record says 70.0000" in v.reason
+
+
+def test_a_task_with_one_seed_waits_while_another_has_more(places):
+    for label, quality in (("theseus", 0.9), ("truncated", 0.7)):
+        runs(label, "rte", quality)
+        runs(label, "mrpc", quality, seeds=(1,))
+    both, alone = judge(places, (*BETTER, "tasks: [rte, mrpc]"), ("alone", BETTER[1], "tasks: [mrpc]"))
+    assert set(both.by_task) == {"rte"}
+    assert both.verdict == verdicts.PART
+    assert "mrpc left out: one seed so far" in both.reason
+    assert {r.task for r in both.records} == {"rte"}
+    assert alone.verdict == verdicts.UNDECIDED
+    assert "one seed on mrpc" in alone.reason
+
+
 def test_a_number_of_the_record(places):
     for s in range(3):
         claim_records.put("theseus", "rte", s, 0.8, peak_memory_mb=1000.0 + s)

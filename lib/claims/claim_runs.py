@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Runs:
         for r in records:
             self.groups.setdefault((r.profile, r.backbone), []).append(r)
             self._found[r.profile, r.backbone, r.task, r.label, r.seed] = r
-        self._scores: dict[str, tuple[str, np.ndarray]] = {}
+        self._scores: dict[tuple[str, str], tuple[str, np.ndarray] | None] = {}
         self._weights: dict[tuple[str, int], np.ndarray] = {}
 
     def group(self, claim: Claim) -> list[Record]:
@@ -99,10 +100,12 @@ class Runs:
 
             def retention(label: str, seed=seed) -> np.ndarray:
                 student, teacher = (self.record(claim, task, x, seed) for x in (label, TEACHER))
-                if student.teacher and abs(student.teacher.score - teacher.score) > 1e-3:
+                own = self.scores(student, "teacher")
+                if own is None and student.teacher and abs(student.teacher.score - teacher.score) > 1e-3:
                     raise InputError(f"{name(student)}: its teacher scored {student.teacher.score:.4f}, "
-                                     f"{name(teacher)} {teacher.score:.4f}; they must be one model")
-                return 100 * score(label, seed) / score(TEACHER, seed)
+                                     f"{name(teacher)} {teacher.score:.4f}; they must be one model, or the teacher's "
+                                     "answers stand beside the student's")
+                return 100 * score(label, seed) / (score(TEACHER, seed) if own is None else own[1])
 
             def value(label: str, field: str, seed=seed) -> float:
                 record = self.record(claim, task, label, seed)
@@ -125,32 +128,37 @@ class Runs:
             raise InputError(f"{claim.id}: the effect on {task} is not finite on every resample of the rows")
         return np.array(out, dtype=np.float64)
 
-    def scores(self, record: Record) -> tuple[str, np.ndarray]:
-        """(hash of the scored rows, score in percent on them and on each resample) of one run."""
-        if name(record) not in self._scores:
-            self._scores[name(record)] = self._resampled(record)
-        return self._scores[name(record)]
+    def scores(self, record: Record, of: Literal["student", "teacher"] = "student") -> tuple[str, np.ndarray] | None:
+        """(hash of the scored rows, score in percent on them and on each resample) of one run.
 
-    def _resampled(self, record: Record) -> tuple[str, np.ndarray]:
+        `of="teacher"`: of the teacher of that run; None where its answers were not written.
+        """
+        if (name(record), of) not in self._scores:
+            self._scores[name(record), of] = self._resampled(record, of)
+        return self._scores[name(record), of]
+
+    def _resampled(self, record: Record, of: Literal["student", "teacher"]) -> tuple[str, np.ndarray] | None:
         task = TASKS[record.task]
-        logits, labels, key = predictions(record)
-        rows = len(labels)
+        logits, labels, key = predictions(record, of)
+        if logits is None:
+            return None
+        rows, written = len(labels), record.score if of == "student" else record.teacher.score
         if (task.name, rows) not in self._weights:
             self._weights[task.name, rows] = resampling.draw(rows, self.draws, seed=zlib.crc32(task.name.encode()))
         values = resampling.scores(task, logits, labels, self._weights[task.name, rows])
-        if abs(values[0] - record.score) > 1e-3:
-            raise InputError(f"{name(record)}: its predictions give {values[0]:.4f}, the record says "
-                             f"{record.score:.4f}")
+        if abs(values[0] - written) > 1e-3:
+            whose = "its" if of == "student" else "its teacher's"
+            raise InputError(f"{name(record)}: {whose} predictions give {values[0]:.4f}, the record says {written:.4f}")
         return key, values
 
 
-def predictions(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
+def predictions(record: Record, of: Literal["student", "teacher"]) -> tuple[np.ndarray | None, np.ndarray, str]:
     """Logits (rows, classes), labels (rows,) in the order of `idx`, and a hash of idx and labels.
 
-    Raises `InputError` as `results.predictions` does.
+    The logits of a teacher are None where they were not written. Raises `InputError` as `results.predictions` does.
     """
     frame = results.predictions(record, TASKS[record.task].classes)
     frame = frame.sort_values("idx", kind="stable")
     labels = frame["label"].to_numpy()
     rows = hashlib.sha256(frame["idx"].to_numpy(np.int64).tobytes() + labels.astype(np.float32).tobytes())
-    return frame.filter(like="logit_").to_numpy(np.float64), labels, rows.hexdigest()
+    return results.logits(frame, of), labels, rows.hexdigest()

@@ -8,7 +8,7 @@ writes `results/verdicts.csv`, one line a claim. The words, for a claim that run
 * *holds in part*: so it does, but some declared tasks are missing, or one task alone goes clearly the other way;
 * *does not hold*: the interval lies on the other side;
 * *undecided*: the interval includes the bound, or there is one seed and no interval; how many seeds or rows it would
-  take is said;
+  take is said. A task with one seed counts as missing while another has more;
 * *not tested here*: why, and what it would cost.
 
 The interval is at 95%, corrected by Holm over the claims of the same paper that runs answered (`lib.claims.effects`).
@@ -32,6 +32,7 @@ from lib.claims.effects import Effect
 from lib.claims.language import Test
 from lib.errors import InputError, one_line
 from lib.paths import results_dir, write_atomic
+from lib.reporting import teachers
 from lib.results import Record, is_stale, load_all
 
 HOLDS, PART, NOT, UNDECIDED, UNTESTED = "holds", "holds in part", "does not hold", "undecided", "not tested here"
@@ -125,8 +126,12 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     left_out = {t: runs.why_left_out(c, t) for t in c.tasks if not missing[t]}
     used = {t: runs.common(c, t) for t, why in left_out.items() if not why}
     used = {t: seeds for t, seeds in used.items() if seeds}
-    remarks = [f"{t} left out: {why}" for t, why in left_out.items() if why]
+    # One seed has no interval, and would take it from the tasks that have one.
+    waiting = [t for t, seeds in used.items() if len(seeds) == 1 and max(map(len, used.values())) > 1]
+    remarks = [f"{t} left out: one seed so far" for t in waiting]
+    remarks += [f"{t} left out: {why}" for t, why in left_out.items() if why]
     remarks += [f"{t}: no seed of which every run exists" for t, why in left_out.items() if not why and t not in used]
+    used = {t: seeds for t, seeds in used.items() if t not in waiting}
     if lacking := {t: x for t, x in missing.items() if x}:
         remarks.append(_to_make(c, runs, lacking))
     if not used:
@@ -134,6 +139,8 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     records = tuple(runs.record(c, t, x, s) for t, seeds in used.items() for x in c.labels for s in seeds)
     rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if c.on_rows else 0 for t, seeds in used.items()}
     scale = "; ".join(sorted({r.scale for r in records}))
+    for t, words in teachers.differing(records).items():
+        remarks.append(f"{t}: not one teacher, {'; '.join(words)}")
     if stale := sum(map(is_stale, records)):
         remarks.append(f"{stale} of {len(records)} records are stale (made by other lib code)")
     try:

@@ -130,7 +130,7 @@ def collect(base: runs.Run, records: dict[str, results.Record], failed: dict[str
     Without a record of "bert" the teacher is the user's own, and its scored rows are predicted here.
     """
     task, scored = base.task, base.sets["scored"]
-    answers = {m: results.predictions(r, task.classes).filter(like="logit_").to_numpy() for m, r in records.items()}
+    answers = {m: results.logits(results.predictions(r, task.classes)) for m, r in records.items()}
     if "bert" not in records:
         answers["bert"] = evaluation.predict(base.teacher().model, scored)
     names = ["bert", *(m for m in records if m != "bert")]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from lib.reporting import teachers
 from lib.reporting.cells import excluded, number, pair, related, runs_link, runs_of, seeds
 from lib.reporting.comparison import (
     Cell,
@@ -85,8 +86,8 @@ def matrix(rows: list[Reported], records: list[Record], caption: str, name: str)
                  "run": ("Ours", {"yes": "run", "no": "not run"})},
         search="Search",
     )  # fmt: skip
-    return _said_over(over) + fields + table(caption, head, body, sortable=True, name=name, groups=groups, data=data,
-                                             pinned=1)
+    return _said_over(over) + _said_teachers(records) + fields + table(
+        caption, head, body, sortable=True, name=name, groups=groups, data=data, pinned=1)
 
 
 _PAPERS = ("theseus", "distilbert", "tinybert", "mobilebert", "efficientbert", "trimbert")
@@ -209,3 +210,14 @@ def _said_over(over: Over | None) -> Markup:
                   "teacher's; these are the tasks on which most methods have a retention, and a method without one of "
                   "them has no number there.{}</p>").format(
         ", ".join(map(task_title, over.tasks)), f" Left out, because retention is withheld: {out}." if out else "")
+
+
+def _said_teachers(records: list[Record]) -> Markup:
+    """Which methods had at one seed another teacher than the rest; nothing where all had one."""
+    found = teachers.differing(r for r in records if r.label in BY_NAME)
+    if not found:
+        return Markup("")
+    words = ". ".join(f"{task_title(t)}: {'; '.join(lines)}" for t, lines in found.items())
+    return Markup("<p>Not one teacher everywhere: for these runs it was trained anew by the same recipe, rows and seed "
+                  "but on another processor, or it was brought. (In brackets the arithmetic of the run.) It is another "
+                  "model then, as with another seed. Each student's retention is of its own. {}.</p>").format(words)
