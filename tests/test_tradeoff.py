@@ -65,14 +65,20 @@ def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
     runs = [*both, *three("kd", task="mrpc", scores=(64.0, 65.0, 66.0)), *three("pkd", task="cola"),
             *three(task="sst2", majority=65.95), *three("layerdrop", task="sst2", majority=65.95)]
     over = tradeoff.ours_over(study(*runs))
-    assert over.tasks == ("mrpc",)  # three methods; two on RTE, one on CoLA
-    assert set(over.cells) == {"truncated", "kd", "theseus"}
+    assert over.tasks == ("mrpc", "rte")  # two methods on both are four cells; three on MRPC, one on CoLA
+    assert set(over.cells) == {"truncated", "theseus"}
+    assert over.left_out == ("kd", "pkd", "layerdrop")
+    assert over.withheld == ("sst2",)
+    runs += [r for m in ("pkd", "pdbert") for r in three(m, task="mrpc")]
+    over = tradeoff.ours_over(study(*runs))
+    assert over.tasks == ("mrpc",)  # five cells now
+    assert set(over.cells) == {"truncated", "kd", "pkd", "pdbert", "theseus"}
     found = {p.method: p.retained for p in ours_and_printed(study(*runs)) if p.ours}
     assert set(found) == set(over.cells)
     assert found["kd"] == pytest.approx(100 * 65 / 66.1)
     said = text(tradeoff.caption(study(*runs)))
     assert "mean over MRPC" in said
-    assert "without a filled mark: BERT-PKD, LayerDrop." in said
+    assert "without a filled mark: LayerDrop." in said
     assert "Left out: SST-2" in said
 
 

@@ -335,18 +335,27 @@ class Over:
 
 
 def shared(rows: list[Reported], records: list[Record]) -> Over | None:
-    """The tasks of one group on which most methods have a retention, and these methods; None where none has one."""
+    """The largest whole table of one group: tasks, and the methods that have a retention on all of them.
+
+    Largest by its number of cells, then of tasks: with the task that has most methods alone, one method more would
+    take all other tasks away. None where no method has a retention.
+    """
     students = [n for n in BY_NAME if n != "bert"]
     tasks = tasks_of(records)
     cells = {m: [c for t in tasks if (c := cell(rows, records, m, t)).runs] for m in students}
-    on = {t: {m for m, own in cells.items() for c in own if c.task == t and c.retention is not None} for t in tasks}
-    most = max(on.values(), key=len)
-    if not most:
+    shown = {m: frozenset(c.task for c in own if c.retention is not None) for m, own in cells.items()}
+    candidates: set[frozenset[str]] = set()
+    for own in shown.values():  # the tasks of a largest table are those that some methods have in common
+        candidates |= {own, *(own & c for c in candidates)}
+    having = {c: [m for m, own in shown.items() if own >= c] for c in candidates if c}
+    if not having:
         return None
-    over = tuple(t for t in on if on[t] >= most)
-    return Over(over, {m: [c for c in own if c.task in over] for m, own in cells.items() if m in most},
+    chosen = max(having, key=lambda c: (len(c) * len(having[c]), len(c), sorted(c)))
+    over, most = tuple(t for t in tasks if t in chosen), having[chosen]
+    withheld = {c.task for own in cells.values() for c in own if c.retention is None}
+    return Over(over, {m: [c for c in cells[m] if c.task in over] for m in most},
                 tuple(m for m, own in cells.items() if own and m not in most),
-                tuple(t for t in on if any(c.task == t and c.retention is None for own in cells.values() for c in own)))
+                tuple(t for t in tasks if t in withheld))
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -207,8 +207,8 @@ def _said_over(over: Over | None) -> Markup:
         return Markup("")
     out = ", ".join(map(task_title, over.withheld))
     return Markup("<p>The last column: the sum of the student's mean scores over {}, in percent of the sum of its "
-                  "teacher's; these are the tasks on which most methods have a retention, and a method without one of "
-                  "them has no number there.{}</p>").format(
+                  "teacher's. These tasks leave the largest table in which every method has a retention on every task; "
+                  "a method that lacks one of them has no number there.{}</p>").format(
         ", ".join(map(task_title, over.tasks)), f" Left out, because retention is withheld: {out}." if out else "")
 
 

@@ -163,7 +163,8 @@ def caption(study: Study) -> Markup:
     over = ours_over(study)
     if over is None:
         return Markup("<p>No filled mark: no committed run of a student shows a retention.</p>")
-    said = f"Ours: mean over {', '.join(map(task_title, over.tasks))}, the tasks that most methods share."
+    tasks = ", ".join(map(task_title, over.tasks))
+    said = f"Ours: mean over {tasks}, the tasks that leave the largest table without a gap."
     if over.left_out:
         said += f" Not run on all of them, so without a filled mark: {', '.join(map(title_of, over.left_out))}."
     if over.withheld:
