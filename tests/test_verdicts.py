@@ -184,6 +184,16 @@ def test_a_teacher_that_answers_beside_its_student_is_the_one_that_counts(places
     assert f"its teacher's predictions give {right[1]:.4f}, the record says 70.0000" in v.reason
 
 
+def test_another_teacher_is_named_where_a_score_depends_on_it(places):
+    for s in range(3):
+        claim_records.put("theseus", "rte", s, 0.9)
+        for label in ("truncated", "kd"):
+            claim_records.put(label, "rte", s, 0.7, teacher=88.0)
+    plain, taught = judge(places, BETTER, ("over-kd", "score(theseus) - score(kd) > 0"))
+    assert plain.reason == ""
+    assert "rte: not one teacher, kd: seed 0 88.0 (fp32) instead of 90.0 (fp32)" in taught.reason
+
+
 def test_a_task_with_one_seed_waits_while_another_has_more(places):
     for label, quality in (("theseus", 0.9), ("truncated", 0.7)):
         runs(label, "rte", quality)

@@ -139,7 +139,7 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     records = tuple(runs.record(c, t, x, s) for t, seeds in used.items() for x in c.labels for s in seeds)
     rows = {t: runs.record(c, t, c.labels[0], seeds[0]).rows if c.on_rows else 0 for t, seeds in used.items()}
     scale = "; ".join(sorted({r.scale for r in records}))
-    for t, words in teachers.differing(records).items():
+    for t, words in teachers.differing(filter(teachers.taught, records)).items():
         remarks.append(f"{t}: not one teacher, {'; '.join(words)}")
     if stale := sum(map(is_stale, records)):
         remarks.append(f"{stale} of {len(records)} records are stale (made by other lib code)")

@@ -19,6 +19,17 @@ def score(record: Record) -> float | None:
     return record.score if record.method == "bert" else record.teacher.score if record.teacher else None
 
 
+# Their training asks no fine-tuned teacher; what stands in their record is what their score is held against.
+UNTAUGHT = ("truncated", "layerdrop", "trimbert", "mobilebert")
+
+
+def taught(record: Record) -> bool:
+    """Whether the score of a run depends on its fine-tuned teacher; a teacher's own does."""
+    if record.method == "distilbert":  # its distillation comes before any task
+        return bool(record.hyperparameters.get("task_distillation"))
+    return record.method not in UNTAUGHT
+
+
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
     """Task -> what differs there, in words; tasks where every seed has one teacher are not in it.
 
