@@ -16,6 +16,7 @@ import numpy as np
 from lib import results
 from lib.claims import TEACHER, Claim, claim_tables, resampling
 from lib.errors import InputError
+from lib.reporting import teachers
 from lib.reporting.comparison import teacher_of
 from lib.results import Record
 from lib.stats import spread
@@ -101,7 +102,7 @@ class Runs:
             def retention(label: str, seed=seed) -> np.ndarray:
                 student, teacher = (self.record(claim, task, x, seed) for x in (label, TEACHER))
                 own = self.scores(student, "teacher")
-                if own is None and student.teacher and abs(student.teacher.score - teacher.score) > 1e-3:
+                if own is None and student.teacher and abs(student.teacher.score - teacher.score) > teachers.SAME:
                     raise InputError(f"{name(student)}: its teacher scored {student.teacher.score:.4f}, "
                                      f"{name(teacher)} {teacher.score:.4f}; they must be one model, or the teacher's "
                                      "answers stand beside the student's")

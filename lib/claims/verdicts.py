@@ -127,11 +127,11 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     used = {t: runs.common(c, t) for t, why in left_out.items() if not why}
     used = {t: seeds for t, seeds in used.items() if seeds}
     # One seed has no interval, and would take it from the tasks that have one.
-    waiting = [t for t, seeds in used.items() if len(seeds) == 1 and max(map(len, used.values())) > 1]
-    remarks = [f"{t} left out: one seed so far" for t in waiting]
-    remarks += [f"{t} left out: {why}" for t, why in left_out.items() if why]
+    most = max(map(len, used.values()), default=0)
+    left_out |= {t: "one seed so far" for t, seeds in used.items() if len(seeds) == 1 < most}
+    used = {t: seeds for t, seeds in used.items() if not left_out[t]}
+    remarks = [f"{t} left out: {why}" for t, why in left_out.items() if why]
     remarks += [f"{t}: no seed of which every run exists" for t, why in left_out.items() if not why and t not in used]
-    used = {t: seeds for t, seeds in used.items() if t not in waiting}
     if lacking := {t: x for t, x in missing.items() if x}:
         remarks.append(_to_make(c, runs, lacking))
     if not used:
