@@ -16,6 +16,8 @@ from lib.errors import InputError
 from lib.methods import kd
 
 SCALE = {"precision": "fp32", "batch_size": "8", "max_length": "32", "profile": "test"}
+NAMES = ["ours vs trainer best", "ours vs trainer pad 64", "ours vs bare loop", "cached vs uncached teacher",
+         "ours vs matrix peak (TFLOP/s)", "two runs of one thread vs one run of two"]
 
 
 @pytest.fixture
@@ -166,13 +168,19 @@ def test_wrong_words_are_one_line(places, words, said, capsys):
     assert error.count("\n") == 1
 
 
+def test_names_of_the_comparisons(run, monkeypatch):
+    """Known without measuring; the precisions are compared only where bf16 is the study's."""
+    monkeypatch.setattr(bench.os, "cpu_count", lambda: 2)
+    assert list(bench.plan(run, {}, 2, 2)) == NAMES
+    run.p = run.p.model_copy(update={"precision": "bf16"})
+    assert list(bench.plan(run, {}, 2, 2)) == [*NAMES[:4], "bf16 vs fp32", *NAMES[4:]]
+
+
 @pytest.mark.slow
 def test_whole(places, films, backbone, monkeypatch):
     pytest.importorskip("accelerate", reason="requirements-bench.txt is installed by `make bench`")
     words = [f"{k}={v}" for k, v in SCALE.items()]
     assert bench.main([f"task={films}", f"backbone={backbone}", "--rounds", "2", "--steps", "2", *words]) == 0
     rows = list(csv.DictReader((places / "results" / "bench.csv").open()))
-    assert [r["comparison"] for r in rows] == [
-        "ours vs trainer best", "ours vs trainer pad 64", "ours vs bare loop", "cached vs uncached teacher",
-        "two runs of one thread vs one run of two"]
+    assert [r["comparison"] for r in rows] == NAMES
     assert all(float(r["low"]) <= float(r["ratio"]) <= float(r["high"]) for r in rows)
