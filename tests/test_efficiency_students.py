@@ -13,7 +13,7 @@ import torch
 from synthetic_records import put, record
 
 from lib import batches, data, evaluation, models
-from lib.efficiency import export, stsb, students
+from lib.efficiency import export, stsb, students, timing
 from lib.efficiency import run as efficiency_run
 from lib.errors import InputError
 from lib.tasks import Task
@@ -53,14 +53,20 @@ def test_onnx_logits_are_torchs_in_the_order_of_the_rows(places, rows, tmp_path)
     np.testing.assert_allclose(got, evaluation.predict(model, encoded), atol=1e-4)
 
 
-def test_a_line_for_each_student_that_is_there_and_none_twice(places, rows, capsys):
+def test_a_line_for_each_student_that_is_there_and_none_twice(places, rows, monkeypatch):
     pytest.importorskip("onnxruntime")
     with pytest.raises(InputError, match="none of the 0 records has its student there"):
         students.write(places / "build")
     made, _ = student(places)
     put(record(method="truncated", task="rte"))  # its student is gone
     said = []
+    load = torch.get_num_threads() + 2.0
+    monkeypatch.setattr(timing.os, "getloadavg", lambda: (load, 0.0, 0.0))
     path = students.write(places / "build", say=said.append)
+    assert f"left out, load {load}" in said[0]  # timed beside other programs
+    assert not path.exists()
+    load = 1.0
+    students.write(places / "build", say=said.append)
     frame = pd.read_csv(path)
     assert path == places / "results" / "students.csv"
     assert list(frame.method) == ["theseus"]

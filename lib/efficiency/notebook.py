@@ -7,14 +7,12 @@ from matplotlib import pyplot as plt
 
 from lib import models, plots
 from lib.efficiency import block as efficiency_block
-from lib.efficiency import counts, shapes
+from lib.efficiency import counts, shapes, timing
 from lib.efficiency import run as efficiency_run
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.run import Config
 from lib.errors import InputError
 from lib.reporting.tables import count
-
-QUIET = 0.5  # a load this far above the threads of a timing is no sign of other programs
 
 
 def sizes(names: list[str]) -> pd.DataFrame:
@@ -65,7 +63,7 @@ def load(table: pd.DataFrame) -> str:
     above = table["load"] - table.threads
     row = table.loc[above.idxmax()]
     said = f"load at most {row.load:.1f}, {count(row.threads, 'thread')} of the timing included"
-    if above.max() <= QUIET:
+    if above.max() <= timing.QUIET:
         return f"{said}: no sign of other programs"
     return (f"WARNING: {said}: other programs ran beside it. Times are longer than on a quiet machine and are not to "
             "be set beside those of another page; speed-ups, taken inside rounds, suffer less.")

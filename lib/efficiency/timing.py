@@ -25,6 +25,8 @@ from lib.errors import InputError
 from lib.models import count_parameters
 from lib.provenance import processor
 
+QUIET = 0.5  # a load this far above the threads of a timing is no sign of other programs
+
 
 def versions() -> str:
     """torch, transformers, onnxruntime as installed."""
