@@ -260,6 +260,17 @@ def test_the_command_refuses_in_one_line(places, capsys):
     assert error.count("\n") == 1
 
 
+def test_groups_timed_beside_other_programs_are_left_out(tmp_path, monkeypatch, capsys):
+    groups = [[dict.fromkeys(table.COLUMNS, 1) | {"system": s, "load": load, "threads": 2} for s in ("base", name)]
+              for name, load in (("quiet", 2.4), ("busy", 2.6))]
+    monkeypatch.setattr(efficiency_run.efficiency_table, "measure", lambda *a, **k: iter(groups))
+    path = tmp_path / "efficiency.csv"
+    added = efficiency_run.speed(1, ["TinyBERT4"], ["eager"], 0, path)
+    assert added == 2 * 4  # two rows of the quiet group in each of four passes, none of the busy one
+    assert set(pd.read_csv(path).system) == {"base", "quiet"}
+    assert "2 rows left out, load 2.6 at 2 threads" in capsys.readouterr().out
+
+
 def test_own_model(tmp_path):
     folder = tiny.save_classifier(tmp_path / "mine", ["no", "yes"])
     s = efficiency_run.own_subject(str(folder))

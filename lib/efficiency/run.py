@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lib import models, parameters
-from lib.efficiency import block, counts, shapes
+from lib.efficiency import block, counts, shapes, timing
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.backends import BACKENDS
 from lib.efficiency.table import Subject
@@ -174,7 +174,7 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
     """Time what is missing in `path` until `minutes` are over; the number of rows added. No systems: all.
 
     First FFN and attention of one block (blocks_time.csv). Then batch 1 on every back end; the longer lengths of the
-    Fig. 6 systems; batches of 8, then of 32, in fewer rounds.
+    Fig. 6 systems; batches of 8, then of 32, in fewer rounds. A group timed beside other programs is left out and said.
     """
     if threads:
         torch.set_num_threads(threads)
@@ -199,6 +199,9 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
         for rows in efficiency_table.measure([base, *subjects], base, backends, where, deadline=deadline, done=done,
                                              folder=onnx_folder(), skips=skips, say=say, warmup=warmup,
                                              fewest=fewest):
+            if why := timing.busy(max(row["load"] for row in rows), rows[0]["threads"]):
+                say(f"{len(rows)} rows {why}")
+                continue
             efficiency_table.append(path, rows)
             added += len(rows)
     say(f"{added} rows added to {path}, {len(have) + added} in all"

@@ -111,12 +111,11 @@ def write(build: Path, threads: int = 0, say=print) -> Path:
             except (InputError, ValueError) as e:
                 say(f"{r.label} on {r.task}, seed {r.seed}: left out, {e}")
                 continue
-        if line["load"] > line["threads"] + timing.QUIET:
-            say(f"{r.label} on {r.task}, seed {r.seed}: left out, load {line['load']} at {line['threads']} threads: "
-                "other programs ran beside the timing; run this again on a quiet machine")
+        if why := timing.busy(line["load"], line["threads"]):
+            say(f"{r.label} on {r.task}, seed {r.seed}: {why}")
             continue
         lines.append(line)
-        say(f"{r.label} on {r.task}, seed {r.seed}: {lines[-1]['score_onnx']:.1f}, int8 {lines[-1]['score_int8']:.1f}")
+        say(f"{r.label} on {r.task}, seed {r.seed}: {line['score_onnx']:.1f}, int8 {line['score_int8']:.1f}")
         write_atomic(path, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
     say(f"{len(lines)} students; {len(records) - len(found)} records have none below {build}")
     return path

@@ -48,6 +48,12 @@ def stamp() -> dict[str, object]:
             "date": datetime.date.today().isoformat(), "versions": versions()}
 
 
+def busy(load: float, threads: int) -> str:
+    """A few words where a timing's `load` shows other programs beside its `threads`; empty where it does not."""
+    return "" if load <= threads + QUIET else (f"left out, load {load} at {threads} threads: other programs ran beside "
+                                               "the timing; run this again on a quiet machine")
+
+
 @dataclass(frozen=True)
 class Size:
     """Parameters (all, and outside the embedding tables) and the weights' file in MB (10**6 bytes, fp32)."""
