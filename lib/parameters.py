@@ -51,6 +51,8 @@ def _text(v: object) -> object:
 
 
 def _truth(v: object) -> object:
+    if isinstance(v, str) and v.lower() in ("true", "false"):  # papermill's -p knows True alone, and -r no types
+        return v.lower() == "true"
     if isinstance(v, bool):
         return v
     raise ValueError("must be true or false")

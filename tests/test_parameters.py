@@ -37,6 +37,7 @@ def test_learning_rate_as_yaml_reads_it(text):
     ("epochs", "1e1", 10.0), ("lr_grid", "1e-4 2e-4", [1e-4, 2e-4]), ("lr_grid", "1e-4, 2e-4", [1e-4, 2e-4]),
     ("lr_grid", 5e-5, [5e-5]), ("lr_grid", ["5e-5", 1e-4], [5e-5, 1e-4]), ("lr_grid", [], []),
     ("score_curve", True, True),
+    ("score_curve", "true", True), ("score_curve", "False", False),  # papermill -p score_curve true, or -r
 ])
 def test_values_that_are_taken(name, value, expected):
     assert getattr(validate(Parameters, {name: value}), name) == expected
@@ -53,7 +54,8 @@ def test_values_that_are_taken(name, value, expected):
     ("lr", None, ("number",)), ("lr", 10**400, ("number",)), ("lr", [1e-4], ("number",)),
     ("epochs", 0, ("greater than 0",)), ("batch_size", 0, ("greater than or equal to 1",)),
     ("warmup", 1, ("less than 1",)),
-    ("score_curve", "yes", ("true or false",)), ("score_curve", 1, ("true or false",)), ("task", 7, ("text",)),
+    ("score_curve", "yes", ("true or false",)), ("score_curve", "", ("true or false",)),
+    ("score_curve", 1, ("true or false",)), ("task", 7, ("text",)),
     ("task", False, ("text", "-r")), ("task", None, ("text",)), ("precision", "fp16", ("auto", "bf16", "fp32")),
     ("kind", "multi", ("classification",)), ("lr_grid", [1e-4, "x"], ("number",)), ("lr_grid", {"a": 1}, ("number",)),
     ("max_length", 4, ("greater than or equal to 8",)), ("lr_grid", [True], ("number",)),
