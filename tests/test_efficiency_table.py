@@ -268,7 +268,10 @@ def test_groups_timed_beside_other_programs_are_left_out(tmp_path, monkeypatch, 
     added = efficiency_run.speed(1, ["TinyBERT4"], ["eager"], 0, path)
     assert added == 2 * 4  # two rows of the quiet group in each of four passes, none of the busy one
     assert set(pd.read_csv(path).system) == {"base", "quiet"}
-    assert "2 rows left out, load 2.6 at 2 threads" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 rows left out, load 2.6 at 2 threads" in said
+    assert "8 left out, run again for them" in said
+    assert "complete" not in said
 
 
 def test_own_model(tmp_path):

@@ -181,7 +181,7 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
     say = Printer()
     have = efficiency_table.load(path)
     done = set(have[efficiency_table.KEY].itertuples(index=False, name=None))
-    deadline, added = time.monotonic() + 60 * minutes, 0
+    deadline, added, left_out = time.monotonic() + 60 * minutes, 0, 0
     chosen = [shapes.get(n) for n in systems or shapes.BY_NAME]
     points = efficiency_table.POINTS
     if not systems and not (path.parent / "blocks_time.csv").exists():
@@ -201,11 +201,13 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
                                              fewest=fewest):
             if why := timing.busy(max(row["load"] for row in rows), rows[0]["threads"]):
                 say(f"{len(rows)} rows {why}")
+                left_out += len(rows)
                 continue
             efficiency_table.append(path, rows)
             added += len(rows)
     say(f"{added} rows added to {path}, {len(have) + added} in all"
-        + ("; the time is over, run again for the rest" if time.monotonic() > deadline else "; complete"))
+        + ("; the time is over, run again for the rest" if time.monotonic() > deadline else
+           f"; {left_out} left out, run again for them" if left_out else "; complete"))
     return added
 
 
