@@ -219,5 +219,6 @@ def _said_teachers(records: list[Record]) -> Markup:
         return Markup("")
     words = ". ".join(f"{task_title(t)}: {'; '.join(lines)}" for t, lines in found.items())
     return Markup("<p>Not one teacher everywhere: for these runs it was trained anew by the same recipe, rows and seed "
-                  "but on another processor, or it was brought. (In brackets the arithmetic of the run.) It is another "
-                  "model then, as with another seed. Each student's retention is of its own. {}.</p>").format(words)
+                  "but on another processor or with another number of threads, or it was brought. (In brackets the "
+                  "arithmetic of the run.) It is another model then, as with another seed. Each student's retention is "
+                  "of its own. {}.</p>").format(words)
