@@ -120,6 +120,32 @@ def test_the_first_printed_row_is_the_reference():
     assert row(html, "Studies", "Table 6: which replacement strategy")[3].startswith("theseus: +2.0 ± 0.0")
 
 
+def scratch(variant, *scores, accuracy=0.125, loss=6.5, blocks=6):
+    report = {"after": {"accuracy": accuracy, "loss": loss}, "tokens": 2_000_000}
+    return [record("trimbert", task="sst2", seed=i, score=s, variant=variant,
+                   study={"mlm": report, "intermediate_blocks": blocks}) for i, s in enumerate(scores)]
+
+
+def test_trimbert_from_scratch_is_set_against_its_own_n_1():
+    runs = [*scratch("scratch-n1", 80.0, 82.0), *scratch("scratch-n2", 79.0, 80.0, loss=6.625, blocks=3)]
+    cells = row(ablations.page(study(*runs)), "Studies", "Blocks: how many, from scratch")
+    assert cells[3].startswith("scratch-n2: -1.5 ± 6.4 SST-2; 2 pairs")  # 12.706 * 0.707 / sqrt(2)
+    assert "-f notebooks/profiles/glue-trimbert-scratch.yaml -r task sst2 -r study blocks" in cells[4]
+    html = paper_pages.page("trimbert", study(*runs, *three("trimbert")))
+    assert row(html, "Blocks: ours", "TrimBERT (scratch-n2)")[0].endswith("to the first line: -1.5")
+
+
+def test_language_modelling_stands_beside_the_score():
+    runs = [*scratch("scratch-n1", 80.0, 82.0), *scratch("scratch-n2", 79.0, loss=None, accuracy=None, blocks=3)]
+    html = paper_pages.page("trimbert", study(*runs))
+    caption = "Blocks: language modelling on held-out text"
+    assert row(html, caption, "TrimBERT (scratch-n1)")[0::2] == ["6", "2,000,000", "12.5"]
+    assert row(html, caption, "TrimBERT (scratch-n1)")[3] == "6.50"
+    assert row(html, caption, "TrimBERT (scratch-n1)")[5].startswith("81.0")
+    assert row(html, caption, "TrimBERT (scratch-n2)")[3:] == ["not finite", "not finite", "79.0 1 seed"]
+    assert "language modelling" not in text(paper_pages.page("kd", study(*three("kd"))))
+
+
 def test_the_pages_are_made_by_the_report(tmp_path, monkeypatch):
     from lib import report
 

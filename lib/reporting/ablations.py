@@ -7,7 +7,7 @@ from markupsafe import Markup
 from lib.reporting.cells import command
 from lib.reporting.comparison import groups, task_title, tasks_of
 from lib.reporting.pages import Study
-from lib.reporting.paper_pages import PAGES, Section, labels, study_command
+from lib.reporting.paper_pages import PAGES, Section, labels, reference, study_command
 from lib.reporting.tables import NOT_RUN, controls, details, lines, small, table
 from lib.results import Record
 from lib.stats import over_tasks
@@ -46,11 +46,6 @@ def variants_run(method: str, s: Section, study: Study) -> list[str]:
     if not any("-" in label for label in found):  # plain runs alone answer no question of a study
         return []
     return [label for label in found if label != reference(method, s)]
-
-
-def reference(method: str, s: Section) -> str:
-    """The run that changes are counted from: the first printed row's, else the plain method."""
-    return next(iter(s.rows), method) if s.rows else "bert" if s.pattern.startswith("bert|") else method
 
 
 def _row(method: str, s: Section, study: Study, found: list[str]) -> list:

@@ -22,7 +22,7 @@ from lib.stats import spread
 from lib.systems import BY_NAME, Printed, title_of
 
 
-def _groups(study: Study) -> Iterator[tuple[str, list[Record]]]:
+def committed_and_local(study: Study) -> Iterator[tuple[str, list[Record]]]:
     """(caption, records) of each profile and backbone."""
     for what, records in (("committed runs", study.committed), ("demo on this machine", study.local)):
         for (profile, backbone), runs in groups(records).items():
@@ -34,7 +34,7 @@ def ours_table(method: str, study: Study | None = None) -> Markup:
     """All tasks of a method beside the printed row that `lib.systems` names for it."""
     study = study or load_study()
     one_of("method", method, BY_NAME)
-    out = Markup("").join(_rows(study.reported, runs, method, c) for c, runs in _groups(study))
+    out = Markup("").join(_rows(study.reported, runs, method, c) for c, runs in committed_and_local(study))
     return out or _nothing(method)
 
 
@@ -58,7 +58,7 @@ def beside(paper: str, method: str, where_prefix: str, study: Study | None = Non
         teachers = select(study.reported, paper, where_prefix, system.teacher.system)
     name = f"{paper_title(paper)} {where_prefix}: reported | ours, {title_of(method)}"
     printed_rows = _as_declared(rows, system.printed) + _as_declared(teachers, system.teacher)
-    out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in _groups(study))
+    out = Markup("").join(_rows(printed_rows, runs, method, f"{name}, {c}") for c, runs in committed_and_local(study))
     if out:
         return out
     rows = [r for r in rows if r.task != "-"] or rows  # sizes and speeds belong to no task
@@ -102,7 +102,7 @@ def variants_beside(
         for system in filter(None, systems.values()):
             one_of(f"{paper} {where_prefix}: row", system, list(frame.index))
     out = Markup("")
-    for name, runs in _groups(study):
+    for name, runs in committed_and_local(study):
         tasks = [t for t in tasks_of(runs) if len({r.label for r in runs if r.task == t} & set(systems)) > 1]
         if not tasks:
             continue
@@ -155,7 +155,7 @@ def module_impact(method: str = "theseus", study: Study | None = None) -> Markup
     together; the paper trains each alone.
     """
     out = Markup("")
-    for name, runs in _groups(study or load_study()):
+    for name, runs in committed_and_local(study or load_study()):
         known = [r for r in runs if r.label == method and "module_impact" in (r.study or {})]
         tasks = tasks_of(known)
         modules = sorted({m for r in known for m in r.study["module_impact"] if m != "none"}, key=lambda m: (len(m), m))

@@ -16,6 +16,7 @@ from lib.paths import ROOT
 from lib.reporting.beside import beside, module_impact, variants_beside
 from lib.reporting.cells import anchor, command, record_page
 from lib.reporting.comparison import Teacher, groups, task_title, tasks_of, teacher_of
+from lib.reporting.masked_words import language
 from lib.reporting.pages import Study
 from lib.reporting.reported import reported_table
 from lib.reporting.tables import NOT_RUN, Keyed, details, flag, frame, lines, small, table
@@ -41,6 +42,9 @@ class Section:
     study: str = ""  # value of the notebook's parameter `study` that makes the runs
     words: str = ""  # papermill's words that make a run of it, where no `study` does
     paper: str = ""  # that prints the table, where it is not the page's own
+    base: str = ""  # our label that changes are counted from; empty: the first of `rows`, else the plain method
+    profile: str = ""  # of the runs beside the method's own, e.g. "glue-trimbert-scratch"
+    task: str = "mrpc"  # of the command
 
     @property
     def key(self) -> str:
@@ -55,6 +59,7 @@ class Section:
 SERVER = "Scored by the GLUE server on the test sets, whose labels are not public; ours is of the development sets."
 LARGE = "The general stage decides here, and ours reads a fraction of a percent of the paper's text."
 SEARCHED = "The best setting that the authors found for each task, as their repository lists it."
+SCRATCH = {"base": "trimbert-scratch-n1", "profile": "glue-trimbert-scratch", "task": "sst2"}
 _THESEUS = Section("Table 2 of BERT-of-Theseus: development sets", "Table 2", plain=True, paper="theseus",
                    note="The table in which all methods of this kind stand together, at BERT-base cut to 6 layers.")
 
@@ -78,7 +83,7 @@ PAGES: dict[str, tuple[Section, ...]] = {
                 study="layers", note="Rows compare by the share of layers kept: their 6 layers are half, as our plain "
                 "runs are."),
         Section("Figure 3: the replacing rate", pattern=r"theseus-rate[\d.]+(-equivalent)?", study="replacing_rate",
-                note="The paper draws these numbers and does not print them."),
+                base="theseus-rate0.5", note="The paper draws these numbers and does not print them."),
         Section("Section 3: where substitutes start; paper and official code", pattern=r"theseus(-init-\w+|-code)?",
                 study="initialisation", note="The paper says that the other starts were worse, without numbers. "
                 "The variant of the code is made by study=code."),
@@ -152,15 +157,20 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Results: what the text states", "Results text",
                 note="No table of scores by task was at hand. The paper trains every variant from scratch."),
         Section("Fig. 6: throughput at 1024 tokens", "Fig. 6"),
-        Section("Blocks: how many intermediate blocks", pattern=r"trimbert(-\w+-n(\d+|inf))?", study="blocks",
-                note="Cut out of the backbone (backbone-...), which is another experiment than the paper's, or from "
-                "scratch (scratch-...) with origin=scratch."),
-        Section("Changes: BANDD and NoMLPLN", pattern=r"trimbert(-\w+-n\d+(-bandd)?(-nomlpln)?)?", study="changes"),
-        Section("Dropout: which one BANDD removes", pattern=r"trimbert-\w+-n1-bandd(-drop\w+)?", study="dropout",
+        Section("Blocks: how many, from scratch", pattern=r"trimbert-scratch-n(\d+|inf)", study="blocks", **SCRATCH,
+                note="The paper's own protocol, made small: six attention blocks at random, one recipe and 2M tokens "
+                "of text for every n; n of 4 and of 6 leave the same one block."),
+        Section("Changes: BANDD and NoMLPLN", pattern=r"trimbert-scratch-n\d+(-bandd)?(-nomlpln)?", study="changes",
+                **SCRATCH),
+        Section("Dropout: which one BANDD removes", pattern=r"trimbert-scratch-n1-bandd(-drop\w+)?", study="dropout",
+                **SCRATCH | {"base": "trimbert-scratch-n1-bandd"},
                 note="The text does not say which dropout after self-attention is meant."),
-        Section("LayerNorm: which one may go", pattern=r"trimbert-\w+-n1(-nomlpln|-noattln)?", study="layernorm",
-                note="The paper removes the one after intermediate blocks, and says that without the one after "
-                "attention training diverges."),
+        Section("LayerNorm: which one may go", pattern=r"trimbert-scratch-n1(-nomlpln|-noattln)?", study="layernorm",
+                **SCRATCH, note="The paper removes the one after intermediate blocks, and says that without the one "
+                "after attention training diverges."),
+        Section("Cut: the same changes, out of the backbone", pattern=r"trimbert(-backbone-.+)?", study="blocks",
+                note="Another experiment than the paper's: blocks are cut out of the pre-trained backbone, which heals "
+                "by language modelling. Also study=changes, dropout and layernorm."),
     ),
     # Baselines: BERT-of-Theseus prints the row of each that ours stands beside; then what their own papers print.
     "truncated": (
@@ -237,6 +247,8 @@ def page(paper: str, study: Study) -> str:
         html += section(paper, s, study)
         if paper == "theseus" and s.key == "Table 5":
             html += module_impact("theseus", study)
+        if paper == "trimbert" and s.study:
+            html += language(labels(s, study), study, s.key)
         if s.where:
             html += whole(paper, s, study)
         # The ablations' page leads to this place; a heading's own would change with its words.
@@ -275,17 +287,26 @@ def without_score(s: Section, study: Study) -> Markup:
 
 
 def labels(s: Section, study: Study) -> list[str]:
-    """Labels of ours that belong to the section and were run: plain methods first, module2 before module10."""
+    """Labels of ours that belong to the section and were run: its base and plain methods first, module2 before 10."""
     if s.rows:
         return [label for label in s.rows if any(r.label == label for r in study.records)]
-    return sorted({r.label for r in study.records if re.fullmatch(s.pattern, r.label)}, key=_natural)
+    found = {r.label for r in study.records if re.fullmatch(s.pattern, r.label)}
+    return sorted(found, key=lambda label: (label != s.base, _natural(label)))
+
+
+def reference(method: str, s: Section) -> str:
+    """The run that changes are counted from: as the section says, else its first row, else the plain method."""
+    if s.base or s.rows:
+        return s.base or next(iter(s.rows))
+    return "bert" if s.pattern.startswith("bert|") else method
 
 
 def study_command(method: str, s: Section) -> str:
     """The command that makes the runs of a section's study at the profile `glue`, or one of them by its `words`."""
     own = f"notebooks/profiles/glue-{method}.yaml"
     more = f" -f {own}" if (ROOT / own).exists() else ""
-    return (f"papermill notebooks/{method}.ipynb out.ipynb -f notebooks/profiles/glue.yaml{more} -r task mrpc "
+    more += f" -f notebooks/profiles/{s.profile}.yaml" if s.profile else ""
+    return (f"papermill notebooks/{method}.ipynb out.ipynb -f notebooks/profiles/glue.yaml{more} -r task {s.task} "
             + (f"-r study {s.study}" if s.study else s.words))  # fmt: skip
 
 
