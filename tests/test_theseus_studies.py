@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -80,6 +82,9 @@ def test_studies_are_the_papers(six):
     assert {(v.rate, v.equivalent_lr) for v in rates.values()} == {
         (r, e) for r in (0.1, 0.3, 0.5, 0.7, 0.9) for e in (True, False)}
     assert {v.schedule for v in rates.values()} == {"constant"}
+    tuned = {"lr": 2e-4, "lr_grid": [1e-4, 2e-4]}
+    assert {(v.lr, tuple(v.lr_grid)) for v in named("replacing_rate", **tuned).values()} == {(2e-4, ())}
+    assert {tuple(v.lr_grid) for v in named("initialisation", **tuned).values()} == {(1e-4, 2e-4)}
     impact = named("module_impact")
     assert [(v.only_module, v.replacing_share) for v in impact.values()] == [(1, 1.0), (2, 1.0), (3, 1.0)]
     assert {k: v.layers for k, v in named("layers").items()} == {"layers1": 1, "layers2": 2}
@@ -103,9 +108,25 @@ def test_transfer_compresses_on_the_other_task_first(places, films, backbone):
     assert record.variant == "transfer"
     assert record.layers == 2
     assert "compressed on other first" in record.notes[0]
-    assert len(record.artefacts) == 2  # the teacher of each task
+    teachers, cost = record.artefacts[:2], record.artefacts[2]
+    assert [a.kind for a in record.artefacts] == ["teacher", "teacher", "intermediate"]
+    assert len({a.key for a in teachers}) == 2
+    assert cost.tokens > 0 < cost.seconds
     first = models.load_classifier(str(run.folder / "intermediate"), tiny.FILMS)
     assert not tiny.same(tiny.state(first.bert), tiny.state(student.bert))  # all weights are fine-tuned
     same = tiny.run("theseus", theseus_studies.Config, films, backbone, variant="transfer", intermediate_task=films)
     with pytest.raises(InputError, match="is the task itself"):
         theseus_studies.compress(same, same.teacher().model)
+
+
+def test_an_intermediate_task_may_not_hold_scored_rows(places, films, backbone):
+    sentence = "nine words of which all stand in both files"
+    run = tiny.run("theseus", theseus_studies.Config, films, backbone, variant="transfer")
+    rows = run.data.scored.to_dict()
+    rows["text_2"][-1] = sentence
+    held = replace(run.data, scored=type(run.data.scored).from_dict(rows))
+    other = {"text": ["Something else altogether, in more than eight words, or so."], "text_2": [""]}
+    theseus_studies.refuse_overlap("other", other, held)
+    other["text"].append(f"Before it, {sentence.title()}; after it.")
+    with pytest.raises(InputError, match=r"intermediate_task: other trains on 1 sentences .* 'nine words of"):
+        theseus_studies.refuse_overlap("other", other, held)

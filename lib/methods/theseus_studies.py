@@ -9,10 +9,12 @@ from typing import Literal
 
 from torch import nn
 
-from lib import models
+from lib import artefacts, models, text
+from lib.data import TaskData
 from lib.errors import InputError
 from lib.methods import bert, theseus
 from lib.parameters import Str
+from lib.provenance import digest
 from lib.training import History
 
 # Study -> the changes of each of its runs. The paper's place is named; the curriculum itself is the plain run.
@@ -20,8 +22,9 @@ STUDIES: dict[str, list[dict]] = {
     "none": [{}],
     # Table 6
     "strategy": [{}, {"schedule": "constant", "variant": "constant"}, {"schedule": "anti", "variant": "anti"}],
-    "replacing_rate": [  # Fig. 3: fixed lr, and fixed equivalent lr' = p * lr
-        {"schedule": "constant", "rate": r, "equivalent_lr": e, "variant": f"rate{r}" + ("-equivalent" if e else "")}
+    "replacing_rate": [  # Fig. 3: fixed lr, and fixed equivalent lr' = p * lr; a rate chosen for each p would undo both
+        {"schedule": "constant", "rate": r, "equivalent_lr": e, "lr_grid": [],
+         "variant": f"rate{r}" + "-equivalent" * e}
         for e in (False, True) for r in (0.1, 0.3, 0.5, 0.7, 0.9)],
     "module_impact": [],  # Table 5: filled for the number of modules
     "layers": [],  # Table 7: filled for the depth
@@ -69,7 +72,10 @@ def compress(run, teacher: nn.Module) -> tuple[nn.Module, History]:
 
 
 def transfer(run) -> tuple[nn.Module, History]:
-    """Table 4: compress on the intermediate task, drop its head, fine-tune all weights of the student on the task."""
+    """Table 4: compress on the intermediate task, drop its head, fine-tune all weights of the student on the task.
+
+    Raises `InputError` where rows that the task is scored on stand among the intermediate task's training rows.
+    """
     from lib import runs
 
     if run.p.intermediate_task == run.p.task:
@@ -78,10 +84,22 @@ def transfer(run) -> tuple[nn.Module, History]:
                                     "study": "none", "lr_grid": [], "teacher_lr_grid": [], "profile":
                                     run.p.profile, "teacher": ""})
     first = runs.start("theseus", p)
+    refuse_overlap(first.task.name, first.data.train, run.data)
     student, history = first.compress(theseus.compress)
-    run.artefacts += first.artefacts
+    cost = {"seconds": history.seconds, "tokens": history.tokens}
+    run.artefacts += [*first.artefacts,
+                      artefacts.Artefact("intermediate", digest(first.identity), run.folder / "intermediate", cost)]
     run.notes.append(f"compressed on {first.task.name} first ({history.tokens:,} tokens), then fine-tuned on the task")
     folder = run.folder / "intermediate"
     models.save_student(student, first.tokenizer, folder)
     fresh = models.load_backbone(str(folder), run.task, run.p.seed)
     return fresh, bert.fine_tune(run, fresh)
+
+
+def refuse_overlap(name: str, train: dict[str, list], data: TaskData) -> None:
+    """`InputError` where scored sentences of 8 words or more stand in `train`: lists "text" and "text_2"."""
+    scored = [s for rows in (data.scored, *data.also.values()) for c in ("text", "text_2") for s in rows[c]]
+    held = text.overlap([*train["text"], *train["text_2"]], scored)
+    if held:
+        raise InputError(f"intermediate_task: {name} trains on {len(held)} sentences that the task is scored on, e.g. "
+                         f"{held[0][:80]!r}; allowed: a task that holds none of them")

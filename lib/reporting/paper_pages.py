@@ -75,7 +75,7 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Table 4: compress on another task first", "Table 4", {
             "bert": "BERT-base",
             "theseus-transfer": "BERT-of-Theseus-MNLI",
-        }, study="transfer"),
+        }, study="transfer", profile="glue-theseus-transfer"),
         Section("Table 5: replacing one module alone", "Table 5", pattern=r"bert|theseus-module\d+",
                 study="module_impact", note="The paper cuts 12 layers into six modules; a smaller backbone has fewer, "
                 "so the rows do not match."),
@@ -83,7 +83,8 @@ PAGES: dict[str, tuple[Section, ...]] = {
                 study="layers", note="Rows compare by the share of layers kept: their 6 layers are half, as our plain "
                 "runs are."),
         Section("Figure 3: the replacing rate", pattern=r"theseus-rate[\d.]+(-equivalent)?", study="replacing_rate",
-                base="theseus-rate0.5", note="The paper draws these numbers and does not print them."),
+                base="theseus-rate0.5", note="The paper draws these numbers and does not print them. One learning rate "
+                "for every p. In the -equivalent runs it is lr/p to the end, also where p has become 1."),
         Section("Section 3: where substitutes start; paper and official code", pattern=r"theseus(-init-\w+|-code)?",
                 study="initialisation", note="The paper says that the other starts were worse, without numbers. "
                 "The variant of the code is made by study=code."),
@@ -170,7 +171,8 @@ PAGES: dict[str, tuple[Section, ...]] = {
                 "after attention training diverges."),
         Section("Cut: the same changes, out of the backbone", pattern=r"trimbert(-backbone-.+)?", study="blocks",
                 note="Another experiment than the paper's: blocks are cut out of the pre-trained backbone, which heals "
-                "by language modelling. Also study=changes, dropout and layernorm."),
+                "by language modelling. Also study=changes, dropout and layernorm. With BANDD the L2 term of that "
+                "stage also shrinks the backbone's pooler, which language modelling does not use."),
     ),
     # Baselines: BERT-of-Theseus prints the row of each that ours stands beside; then what their own papers print.
     "truncated": (
