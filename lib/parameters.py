@@ -86,7 +86,7 @@ class Parameters(BaseModel):
     seed: Annotated[Int, Field(ge=0, le=2**31 - 1)] = 0
     profile: Str = "custom"  # names the folder of the record; profiles/*.yaml set it
     variant: Str = ""  # what differs from the method's default, e.g. "paper", "code"; part of the record's name
-    output: Str = ""  # folder for the student; empty: build/students/...
+    output: Str = ""  # folder for the student; empty: build/runs/.../student
     split: Str = ""  # scored split of a declared task; empty: the task's own. Splits without public labels are refused
     # Your own file: empty means guessed, and what was guessed is printed
     text_column: Str = ""

@@ -1,6 +1,6 @@
 """A submission to the GLUE server, from student folders.
 
-    make submission STUDENTS="cola=build/students/a rte=build/students/b"
+    make submission STUDENTS="cola=path/to/student rte=path/to/another"
 
 writes `build/submission.zip`: one file a task, `index<TAB>prediction` with a header, in the names and labels that the
 server takes. Nothing is trained or scored: test sets of GLUE have no public labels (MRPC's are; they are not read).
@@ -67,7 +67,7 @@ def parse(text: str) -> dict[str, str]:
     for word in words:
         task, equals, folder = word.partition("=")
         if not equals or not folder:
-            raise InputError(f"STUDENTS: {word!r} is not task=folder, such as rte=build/students/rte")
+            raise InputError(f"STUDENTS: {word!r} is not task=folder, such as rte=path/to/student")
         one_of("STUDENTS: task", task, NAMES)
         if task in out:
             raise InputError(f"STUDENTS: {task} is given twice")

@@ -84,7 +84,7 @@ control = False  # the plain gelu function with the same sizes
 text = "news"  # unlabelled text: news, a corpus of lib/text.py, or a path to your own
 search_task = ""  # fitness of the search; empty: the task itself
 warm_up = True  # False: the search starts its candidates from random weights
-study = "none"  # or control, functions, search (without warm-up; in one stage)
+study = "none"  # or control, search (without warm-up; in one stage)
 
 # %%
 import pandas as pd

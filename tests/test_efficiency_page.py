@@ -237,15 +237,16 @@ def test_a_claim_over_timings_is_undecided_where_their_quartiles_leave_it_open(o
 
 
 def test_the_pass_over_stsb(own):
-    frame = pd.DataFrame([{"system": n, "backend": "eager", "seconds": s, "threads": 2, "pairs": 1500, "passes": 3}
-                          for n, s in (("BERT-base", 90.0), ("DistilBERT", 50.0))])
+    frame = pd.DataFrame([{"system": n, "backend": "eager", "seconds": s, "threads": 2, "pairs": 1500, "passes": 3,
+                           "ratio": r} for n, s, r in (("BERT-base", 90.0, 1.0), ("DistilBERT", 50.0, 1.77))])
     got = cells(times.stsb(load(), frame))
     assert [r[1] for r in got] == ["668 s", "410 s", "1.63"]
-    assert got[2][3] == "1.80 (eager)"
+    assert got[2][3] == "1.77 (eager)"  # the median of the ratios inside the rounds, not that of the medians
 
 
 def trained(*changes: dict) -> pd.DataFrame:
-    row = {"profile": "glue", "backbone": "minilm-l6", "variant": None, "seed": 0, "score": 60.0, "score_onnx": 60.0,
+    row = {"profile": "glue", "backbone": "minilm-l6", "variant": None, "seed": 0, "processor": "one",
+           "score": 60.0, "score_onnx": 60.0,
            "score_int8": 59.5, "drop_int8": -0.5, "standard_error": 2.9, "latency_ms": 10.0, "latency_int8_ms": 4.0,
            "speedup_int8": 2.5, "file_mb": 90.0, "file_int8_mb": 23.0}
     return pd.DataFrame([{**row, **c} for c in changes])
@@ -255,13 +256,24 @@ def test_students_show_drop_range_and_latency():
     frame = trained({"task": "rte", "method": "theseus"}, {"task": "rte", "method": "theseus", "seed": 1,
                     "score_int8": 61.0, "drop_int8": 1.0}, {"task": "rte", "method": "bert"})  # fmt: skip
     got = cells(students.students(frame))
-    assert [r[:3] for r in got] == [["theseus glue, minilm-l6", "rte", "2"], ["bert glue, minilm-l6", "rte", "1"]]
-    assert got[0][3:6] == ["60.00", "60.25", "+0.25 -0.50 to +1.00"]
+    assert [r[:4] for r in got] == [["theseus glue, minilm-l6", "rte", "one", "2"],
+                                    ["bert glue, minilm-l6", "rte", "one", "1"]]
+    assert got[0][4:7] == ["60.00", "60.25", "+0.25 -0.50 to +1.00"]
     svg = str(students.pareto(frame))
     assert svg.startswith("<svg")
     assert "theseus on rte: 60.0 at 10.0 ms" in svg
     assert "not measured yet" in text(students.students(None))
     assert students.pareto(None) == ""
+
+
+def test_latencies_of_two_processors_are_not_pooled():
+    frame = trained({"task": "rte", "method": "kd"}, {"task": "rte", "method": "kd", "seed": 1},
+                    {"task": "rte", "method": "kd", "seed": 2, "processor": "slower", "latency_ms": 40.0})
+    assert [(r[2], r[3], r[8]) for r in cells(students.students(frame))] == [("one", "2", "10.00"),
+                                                                             ("slower", "1", "40.00")]
+    svg = str(students.pareto(frame))
+    assert "kd on rte: 60.0 at 10.0 ms." in svg
+    assert "Timed on one. Left out: 1 student timed on slower." in svg
 
 
 def test_curves_are_drawn_from_batch_one():

@@ -297,8 +297,10 @@ def test_studies_name_their_runs():
 
 
 def test_on_glue_functions_and_control_share_budget_and_general_stages():
-    """The profile as the grid reads it: the released functions, then the control, under one cap of tokens."""
-    p = parameters.validate(efficientbert_studies.Config, profiles.values("glue", "efficientbert", "mrpc"))
+    """The released functions, then the control, under one cap of tokens; the profile itself names no study."""
+    assert "study" not in profiles.values("glue", "efficientbert", "mrpc")  # a printed command names its variant
+    p = parameters.validate(efficientbert_studies.Config, profiles.values("glue", "efficientbert", "mrpc") | {
+        "study": "control"})
     plain, control = efficientbert_studies.variants(p)
     assert (plain.architecture, plain.control, control.control) == ("released", False, True)
     changed = {k for k, v in plain.model_dump().items() if control.model_dump()[k] != v}

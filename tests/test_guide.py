@@ -35,7 +35,7 @@ def test_the_guide_answers_from_the_records():
     assert row(html, need, "No unlabelled text") == ["BERT-of-Theseus (mean score 65.2)"]
     assert row(html, need, "No teacher for the task")[0].startswith("Truncated")
     numbers = row(html, "The numbers behind it", "TinyBERT")
-    assert numbers[:3] == ["66.0", "+4.0 ± 5.0", "4.0M 20% of the teacher"]
+    assert numbers[:3] == ["66.0 3 seeds a task", "+4.0 ± 5.0", "4.0M 20% of the teacher"]
     assert numbers[4] == "10.0"
     assert row(html, "The numbers behind it", "MobileBERT")[0] == "not run"
 

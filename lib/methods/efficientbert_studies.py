@@ -15,8 +15,6 @@ from lib.results import Record
 
 # The control: the plain function under the same stacks, ratios and training.
 STUDIES = {"none": [{}], "control": [{}, {"control": True, "variant": "control"}],
-           "functions": [{}, {"control": True, "variant": "control"},
-                         {"architecture": "released", "variant": "released"}],
            # The paper's ablations of its search: without warm-up KD, and as many candidates in one stage (filled in)
            "search": [{"architecture": "search", "variant": "search"},
                       {"architecture": "search", "warm_up": False, "variant": "search-cold"},
@@ -26,7 +24,7 @@ STUDIES = {"none": [{}], "control": [{}, {"control": True, "variant": "control"}
 class Config(efficientbert.Config):
     """Parameters of the notebook: one run, or it and others to compare it with."""
 
-    study: Literal["none", "control", "functions", "search"] = "none"
+    study: Literal["none", "control", "search"] = "none"
 
 
 def variants(p: Config) -> list[Config]:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from lib.reporting import figures
 from lib.reporting.efficiency_parts import NOT_YET
-from lib.reporting.tables import lines, small, table
+from lib.reporting.tables import count, lines, small, table
 
 
 def students(frame: pd.DataFrame | None) -> Markup:
@@ -17,26 +17,31 @@ def students(frame: pd.DataFrame | None) -> Markup:
         return Markup("<p>{} (<code>python -m lib.efficiency.run students</code> scores the students of a grid)</p>"
                       ).format(NOT_YET)
     body = []
-    keys = ["profile", "backbone", "task", "method", "variant"]
+    keys = ["profile", "backbone", "task", "method", "variant", "processor"]  # latencies of two are never pooled
     for key, rows in frame.fillna({"variant": ""}).groupby(keys, sort=False):
-        profile, backbone, task, method, variant = key
+        profile, backbone, task, method, variant, processor = key
         body.append([lines("-".join(x for x in (method, variant) if x), small(f"{profile}, {backbone}")), task,
-                     len(rows), f"{rows.score_onnx.mean():.2f}", f"{rows.score_int8.mean():.2f}",
+                     processor, len(rows), f"{rows.score_onnx.mean():.2f}", f"{rows.score_int8.mean():.2f}",
                      lines(f"{rows.drop_int8.mean():+.2f}", small(f"{rows.drop_int8.min():+.2f} to "
                                                                   f"{rows.drop_int8.max():+.2f}")),
                      f"{rows.standard_error.mean():.2f}", f"{rows.latency_ms.median():.2f}",
                      f"{rows.latency_int8_ms.median():.2f}", f"{rows.speedup_int8.median():.2f}",
                      f"{rows.file_mb.mean():.0f} to {rows.file_int8_mb.mean():.0f}"])
-    head = ["Student", "Task", "Seeds", "Score, fp32", "Score, int8", "int8 minus fp32, points (range)",
+    head = ["Student", "Task", "Timed on", "Seeds", "Score, fp32", "Score, int8", "int8 minus fp32, points (range)",
             "Standard error of a score, points", "Latency, PyTorch, ms", "Latency, ONNX int8, ms", "Times faster",
             "File, MB"]
     return table("Trained students after dynamic quantisation, batch 1, 128 tokens", head, body)
 
 
 def pareto(frame: pd.DataFrame | None) -> Markup:
-    """Score against latency of the trained students, a panel a task; nothing where none was measured."""
+    """Score against latency of the trained students, a panel a task; nothing where none was measured.
+
+    Latencies of one processor alone, the one on which most students were timed; what it leaves out is said.
+    """
     if frame is None or frame.empty:
         return Markup("")  # `students` says it
+    every, (processor, *others) = frame, frame.processor.value_counts().index
+    frame = every[every.processor == processor]
     tasks = list(dict.fromkeys(frame.task))
     rows = frame.fillna({"variant": ""}).groupby(["task", "method", "variant"], sort=False)[["score", "latency_ms"]]
     means = rows.mean().reset_index()
@@ -54,4 +59,7 @@ def pareto(frame: pd.DataFrame | None) -> Markup:
         figure.tight_layout()
     words = "; ".join(f"{m.method}{'-' + m.variant if m.variant else ''} on {m.task}: {m.score:.1f} at "
                       f"{m.latency_ms:.1f} ms" for m in means.itertuples())
-    return figures.svg(figure, f"Score against latency. {words}.", "students")
+    rest = count(len(every) - len(frame), "student")
+    left = f" Left out: {rest} timed on {'; '.join(others)}." if others else ""
+    return figures.svg(figure, f"Score against latency. {words}.", "students") + Markup(
+        "<p>Timed on {}.{}</p>").format(processor, left)

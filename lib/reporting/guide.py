@@ -103,7 +103,7 @@ def page(study: Study) -> Markup:
     needs = [[need, lines(*answer)] for need, answer in answers(found)]
     out = table(f"Need and method ({where})", ["Need", "What the records say"], needs)
     body = [[
-        title_of(x.method), f"{x.score:.1f}", _gain(found, x),
+        title_of(x.method), Keyed(lines(f"{x.score:.1f}", small(_seeds(x))), x.score), _gain(found, x),
         Keyed(lines(f"{x.parameters / 1e6:.1f}M", small(f"{x.of_teacher:.0f}% of the teacher" if x.of_teacher else "")),
               x.parameters),
         Keyed(f"{x.seconds / 60:.1f}", x.seconds), Keyed(f"{x.before / 60:.1f}", x.before),
@@ -115,6 +115,12 @@ def page(study: Study) -> Markup:
     columns = ["Method", "Score, mean over tasks", "To truncated, points", "Parameters", "Training, minutes a run",
                "Before the task, minutes once", "Asks for, besides the rows"]  # fmt: skip
     return out + head + table(f"The numbers behind it ({where})", columns, body, sortable=True)
+
+
+def _seeds(x: Line) -> str:
+    """How many seeds the score is a mean of; methods differ in it, and differences are over those in common alone."""
+    counts = {sum(t == task for t, _ in x.scores) for task in {t for t, _ in x.scores}}
+    return f"{'-'.join(str(n) for n in sorted({min(counts), max(counts)}))} seed{'s' * (counts != {1})} a task"
 
 
 def _gain(found: list[Line], x: Line) -> Markup | str:

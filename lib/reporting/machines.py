@@ -19,7 +19,7 @@ from lib.systems import title_of
 
 PEAK = 312.0  # TFLOP/s of an A100 in bf16, dense (its data sheet)
 GPUS = (1, 8, 64)
-METHODS = ("distilbert", "tinybert", "mobilebert", "trimbert")
+METHODS = ("distilbert", "tinybert", "mobilebert", "trimbert", "pdbert", "efficientbert")
 BACKBONES = {"mobilebert": "bert-large-uncased"}  # as profiles/paper-mobilebert.yaml asks; the others: the profile's
 STAGE = " stage"  # how lib.dryrun ends the names of stages that come before the task
 TASK = "mnli"  # any: these stages are the same for every task

@@ -59,7 +59,9 @@ def _kept(c: Cell) -> str:
     printed = "not printed" if c.reported_retention is None else f"{c.reported_retention:.1f}%"
     printed += f", {c.foreign_base}" if c.foreign_base else ""
     one = "" if c.retention.half is not None else " with one seed"
-    return what + f"it keeps {number(c.retention)}% of the teacher's score{one} (reported at BERT-base: {printed})"
+    floor = f", above a majority guess {number(c.above)}%" if c.above and c.teacher and c.teacher.majority else ""
+    return what + (f"it keeps {number(c.retention)}% of the teacher's score{one}{floor} (reported at BERT-base: "
+                   f"{printed})")
 
 
 def against_truncated(method: str, study: Study) -> str:

@@ -147,8 +147,8 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Abstract: what the paper claims", "Abstract",
                 note="This 77.7 is a mean of nine columns; MobileBERT's 77.7 is a score of the GLUE server."),
         Section("Sizes: parameters", "official code", note="The notebook counts them from the configurations."),
-        Section("Control: the searched functions against a plain gelu", pattern=r"efficientbert(-control|-released)?",
-                study="functions", note="No such comparison was read in the paper: the same sizes, start and training "
+        Section("Control: the searched functions against a plain gelu", pattern=r"efficientbert(-control)?",
+                study="control", note="No such comparison was read in the paper: the same sizes, start and training "
                 "with the plain function. The start was trained for the plain one."),
         Section("Search: without warm-up, and in one stage", pattern=r"efficientbert(-search(-cold)?|-coarse)?",
                 study="search", note="The paper's ablations of its search; their numbers were not at hand. One search "

@@ -25,7 +25,7 @@ WHERE = {
     "demo": "a laptop; two processor cores are enough",
     "compare": "a laptop, for the minutes that you give it",
     "glue": "a laptop or more; two processor cores are enough",
-    "paper": "a GPU; the stages before the task are days to weeks on several",
+    "paper": "a GPU; the stages before the task take hours to weeks on several",
 }
 
 
