@@ -226,7 +226,8 @@ def test_what_eight_bits_change_comes_from_the_table_of_students(places):
     test = ("int8", "int8_drop(mobilebert) > -margin", "margin: 1", "tasks: [rte]")
     runs("mobilebert", "rte", 0.8)
     (v,) = judge(places, test)
-    assert (v.verdict, "students.csv does not exist yet" in v.reason) == (verdicts.UNTESTED, True)
+    assert v.verdict == verdicts.UNTESTED
+    assert v.reason == "rte: seed 0, 1, 2 not measured (no row in results/students.csv)"
     head = "profile,backbone,task,method,variant,seed,drop_int8\n"
     line = "glue,minilm-l6,rte,mobilebert,{},{},{}\n"
     own = "".join(line.format("", s, -0.1 * s) for s in range(3))
@@ -236,9 +237,13 @@ def test_what_eight_bits_change_comes_from_the_table_of_students(places):
     assert v.verdict == verdicts.HOLDS
     assert v.value == pytest.approx(-0.1)
     assert v.effect.rows == {"rte": 0}
+    file.write_text(head + line.format("", 0, -0.1) + line.format("", 2, -0.2))
+    (v,) = judge(places, test)  # the students of seed 1 are no longer there to be measured
+    assert (v.verdict, v.value, v.effect.seeds) == (verdicts.HOLDS, pytest.approx(-0.15), {"rte": 2})
+    assert "rte: seed 1 not measured" in v.reason
     file.write_text(head + line.format("joint", 0, -50))
     (v,) = judge(places, test)
-    assert (v.verdict, "no row of profile glue" in v.reason) == (verdicts.UNTESTED, True)
+    assert (v.verdict, "seed 0, 1, 2 not measured" in v.reason) == (verdicts.UNTESTED, True)
 
 
 @pytest.mark.parametrize("harm", ["gone", "torn", "columns", "other score", "other rows", "repeated"])

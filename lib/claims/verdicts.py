@@ -131,7 +131,11 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     left_out |= {t: "one seed so far" for t, seeds in used.items() if len(seeds) == 1 < most}
     used = {t: seeds for t, seeds in used.items() if not left_out[t]}
     remarks = [f"{t} left out: {why}" for t, why in left_out.items() if why]
-    remarks += [f"{t}: no seed of which every run exists" for t, why in left_out.items() if not why and t not in used]
+    unmeasured = {t: seeds for t in left_out if (seeds := runs.unmeasured(c, t))}
+    remarks += [f"{t}: no seed of which every run exists" for t, why in left_out.items()
+                if not why and t not in used and t not in unmeasured]
+    remarks += [f"{t}: seed {', '.join(map(str, s))} not measured (no row in results/students.csv)"
+                for t, s in unmeasured.items()]
     if lacking := {t: x for t, x in missing.items() if x}:
         remarks.append(_to_make(c, runs, lacking))
     if not used:
