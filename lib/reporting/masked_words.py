@@ -15,11 +15,12 @@ from lib.results import Record
 from lib.stats import spread
 from lib.systems import title_of
 
-HEAD = ["Variant", "Intermediate blocks", "Parameters", "Tokens of text", "Loss", "Words right, percent"]
+HEAD = ["Variant", "Intermediate blocks", "Parameters", "Tokens of text", "Loss before", "Loss after",
+        "Words right, percent"]
 
 
 def language(labels: list[str], study: Study, title: str) -> Markup:
-    """Loss (nats a masked word) and accuracy on held-out text after the stage, and the score on each task.
+    """Loss (nats a masked word) on held-out text before and after the stage, accuracy after it, score on each task.
 
     The stage is made once and shared by all tasks and seeds, so it has no interval. Empty where no run has one.
     """
@@ -42,6 +43,7 @@ def _line(label: str, runs: list[Record], tasks: list[str]) -> list:
         _each(r.study["intermediate_blocks"] for r in runs),
         _each(f"{r.parameters / 1e6:.1f}M" for r in runs),
         _each(f"{r.study['mlm']['tokens']:,}" for r in runs),
+        _each(f"{r.study['mlm']['before']['loss']:.2f}" for r in runs),
         _each("not finite" if e["loss"] is None else f"{e['loss']:.2f}" for e in ends),
         _each("not finite" if e["accuracy"] is None else f"{100 * e['accuracy']:.1f}" for e in ends),
     ]  # fmt: skip

@@ -161,11 +161,15 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Blocks: how many, from scratch", pattern=r"trimbert-scratch-n(\d+|inf)", study="blocks", **SCRATCH,
                 note="The paper's own protocol, made small: six attention blocks at random, one recipe and 2M tokens "
                 "of text for every n; n of 4 and of 6 leave the same one block."),
-        Section("Changes: BANDD and NoMLPLN", pattern=r"trimbert-scratch-n\d+(-bandd)?(-nomlpln)?", study="changes",
-                **SCRATCH),
-        Section("Dropout: which one BANDD removes", pattern=r"trimbert-scratch-n1-bandd(-drop\w+)?", study="dropout",
+        Section("Changes: BANDD and NoMLPLN", pattern=r"trimbert-scratch-n[12](-bandd)?(-nomlpln)?", study="changes",
+                **SCRATCH, note="Where the loss on masked words has hardly moved from its start, which is that of "
+                "guessing each word by its frequency, the network has learnt nothing to fine-tune, and the score says "
+                "that it did not learn in so few steps."),
+        Section("Dropout: which one BANDD removes", pattern=r"trimbert-scratch-n1-bandd(-drop\w+|-l2zero)?",
+                study="dropout",
                 **SCRATCH | {"base": "trimbert-scratch-n1-bandd"},
-                note="The text does not say which dropout after self-attention is meant."),
+                note="The text does not say which dropout after self-attention is meant. l2zero: without the L2 term "
+                "in the loss of language modelling (-p bandd True -p l2 0.0 -r variant scratch-n1-bandd-l2zero)."),
         Section("LayerNorm: which one may go", pattern=r"trimbert-scratch-n1(-nomlpln|-noattln)?", study="layernorm",
                 **SCRATCH, note="The paper removes the one after intermediate blocks, and says that without the one "
                 "after attention training diverges."),
