@@ -43,7 +43,10 @@ def test_the_guide_answers_from_the_records():
 def test_the_guide_uses_tasks_that_all_its_methods_were_run_on():
     runs = [*three(), *three("truncated"), *three(task="cola"), *three("kd", task="cola"), *three("truncated",
             task="cola"), *three(task="mrpc")]  # fmt: skip
-    assert guide.chosen(runs) == (["truncated", "kd", "theseus"], ["cola"])
+    # Four cells of two methods, rather than three of the task that has one method more
+    assert guide.chosen(runs) == (["truncated", "theseus"], ["cola", "rte"])
+    assert "Not run on all of these tasks, so never an answer: Vanilla KD" in text(guide.page(study(*runs)))
+    assert guide.chosen([*runs, *three("kd")]) == (["truncated", "kd", "theseus"], ["cola", "rte"])
 
 
 def test_with_one_seed_nothing_is_told_apart():

@@ -120,6 +120,20 @@ def test_the_first_printed_row_is_the_reference():
     assert row(html, "Studies", "Table 6: which replacement strategy")[3].startswith("theseus: +2.0 ± 0.0")
 
 
+def test_a_change_is_counted_over_the_seeds_that_both_have():
+    runs = [*three(scores=(60.0, 62.0, 70.0)), record("theseus", seed=0, score=61.0, variant="constant")]
+    html = paper_pages.page("theseus", study(*runs))
+    assert "to the first line" in row(html, "BERT-of-Theseus Table 6", "BERT-of-Theseus")[-1]
+    assert row(html, "BERT-of-Theseus Table 6", "BERT-of-Theseus")[-1].endswith("| -1.0")  # of seed 0, not of the means
+
+
+def test_another_methods_variant_is_named_whole():
+    runs = [*three(), *three("theseus", variant="layers2"), *three("truncated", variant="layers2")]
+    cell = row(ablations.page(study(*runs)), "Studies", "Table 7: how many layers are left")[3]
+    assert "truncated-layers2: " in cell
+    assert "layers2: " in cell.replace("truncated-layers2: ", "")
+
+
 def scratch(variant, *scores, accuracy=0.125, loss=6.5, blocks=6):
     report = {"before": {"loss": 7.25}, "after": {"accuracy": accuracy, "loss": loss}, "tokens": 2_000_000}
     return [record("trimbert", task="sst2", seed=i, score=s, variant=variant,

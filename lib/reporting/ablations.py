@@ -50,14 +50,14 @@ def variants_run(method: str, s: Section, study: Study) -> list[str]:
 
 def _row(method: str, s: Section, study: Study, found: list[str]) -> list:
     title = Markup('<a href="{}.html#{}">{}</a>').format(method, s.anchor, s.title)
-    changes = [_change(study, label, reference(method, s)) for label in found]
+    changes = [_change(study, method, label, reference(method, s)) for label in found]
     return [
         title, title_of(method), s.where or "not printed", str(len(found)),
         lines(*changes) if changes else NOT_RUN, details("command", command(study_command(method, s))),
     ]  # fmt: skip
 
 
-def _change(study: Study, label: str, base: str) -> Markup | str:
+def _change(study: Study, method: str, label: str, base: str) -> Markup | str:
     """Mean over tasks of the differences to the reference, at the seeds that both have, of committed runs before the
     demo's.
     """
@@ -66,7 +66,7 @@ def _change(study: Study, label: str, base: str) -> Markup | str:
             pairs = differences(runs, label, base)
             if pairs:
                 tasks = ", ".join(task_title(t) for t in tasks_of(r for r, _ in pairs))
-                name = label.partition("-")[2] or label
+                name = label.removeprefix(f"{method}-")
                 s = over_tasks({t: [d for r, d in pairs if r.task == t] for t in tasks_of(r for r, _ in pairs)})
                 count = f"{len(pairs)} pair{'s' * (len(pairs) > 1)}" + (", no interval" if s.half is None else "")
                 change = f"{s.mean:+.1f}" + ("" if s.half is None else f"\u00a0±\u00a0{s.half:.1f}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean
 
 from markupsafe import Markup
 
@@ -133,7 +134,9 @@ def _variant(study, runs, paper, where, systems, label, task) -> Markup:
 
     (c, left), (base, base_left) = pair(label), pair(first)
     ours = runs_link(c, linked=False) if c.runs else NOT_RUN
-    delta = f"{c.ours.mean - base.ours.mean:+.1f}" if label != first and c.runs and base.runs else ""
+    scores = {r.seed: r.score for r in base.runs}
+    changes = [r.score - scores[r.seed] for r in c.runs if r.seed in scores]  # as the page of ablations has it
+    delta = f"{fmean(changes):+.1f}" if label != first and changes else ""
     if not any(systems.values()):  # a table of ours alone
         return lines(ours, small(seeds(c.ours)) if c.runs else "", delta and small(f"to the first line: {delta}"))
     shown = "not printed" if left is None else f"{left:.1f}"

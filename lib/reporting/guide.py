@@ -11,12 +11,12 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from lib.reporting.comparison import main_group, task_title, tasks_of
+from lib.reporting.comparison import main_group, shared, task_title
 from lib.reporting.pages import Study
 from lib.reporting.tables import NOT_RUN, Keyed, lines, small, table
 from lib.results import Record
 from lib.stats import over_tasks
-from lib.systems import BY_NAME, title_of
+from lib.systems import title_of
 
 # What a method asks for besides the task's rows (methods.md, sections 2 to 12): facts of the methods, not results.
 TEACHER, TEXT = "a teacher fine-tuned on the task", "unlabelled text"
@@ -55,15 +55,9 @@ def _mean_score(scores: dict[tuple[str, int], float]) -> float:
 
 
 def chosen(runs: list[Record]) -> tuple[list[str], list[str]]:
-    """Methods and tasks of the guide: the methods of the task on which most were run, and the tasks that all of these
-    were run on.
-    """
-    students = [r for r in runs if r.label in ASKS and r.teacher]
-    on = {t: {r.label for r in students if r.task == t} for t in tasks_of(students)}
-    if not on:
-        return [], []
-    most = max(on.values(), key=len)
-    return [m for m in BY_NAME if m in most], [t for t in on if on[t] >= most]
+    """Methods and tasks of the guide: the largest table without a gap, as on the front page (`comparison.shared`)."""
+    over = shared([], runs)
+    return (list(over.cells), list(over.tasks)) if over else ([], [])
 
 
 def lines_of(runs: list[Record]) -> list[Line]:
@@ -88,7 +82,7 @@ def page(study: Study) -> Markup:
     missing = [m for m in ASKS if m not in {x.method for x in found}]
     gaps: list[object] = []
     if missing:
-        gaps.append("Not run on these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
+        gaps.append("Not run on all of these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
     if found and max(len(x.scores) for x in found) < 2:
         gaps.append("One run a method: no difference of scores is told from chance.")
     gaps.append(Markup('Latency and memory of inference are not in these records, which hold those of training: '
