@@ -71,6 +71,19 @@ def test_a_claim_over_printed_numbers_shows_both_sides(soup):
         assert printed in text
 
 
+def test_a_claim_about_size_shows_the_counts_it_reads(places):
+    one = [c for c in claims.load(rows=ROWS) if c.id == "tinybert-7.5-smaller"]
+    (v,) = verdicts.judge(one, [])
+    assert "the counts" not in str(claims_page.page([v]))  # there is no table yet
+    file = places / "results" / "sizes.csv"
+    file.parent.mkdir()
+    file.write_text("system,parameters\nBERT-base,109482240\nTinyBERT4,14350248\nDistilBERT,1\n")
+    (v,) = verdicts.judge(one, [])
+    cell = row(BeautifulSoup(str(claims_page.page([v])), "html.parser"), "tinybert-7.5-smaller").find_all("td")[-1]
+    assert cell.get_text(" ", strip=True) == ("none: counts the counts size BERT-base parameters: 109,482,240 "
+                                              "size TinyBERT4 parameters: 14,350,248")
+
+
 def test_filters_work_by_script_and_without(found, soup):
     papers = {v.claim.paper for v in found}
     box = soup.select_one(f'.bc-controls[data-for="{claims_page.NAME}"]')

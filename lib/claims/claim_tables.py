@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -76,6 +76,21 @@ def latency(system: str, speedup: str = "vs_bert_base", **where: object) -> floa
         where = dict(zip(machines.MACHINE, machines.chosen(table), strict=True)) | where
     faster = cell("efficiency.csv", f"speedup_{speedup}", system=system, **where)
     return cell("efficiency.csv", "latency_ms", system="BERT-base", **where) / faster
+
+
+# Of the claims' language: what reads a table of counts or timings
+FUNCTIONS: dict[str, Callable[..., float]] = {"size": size, "block": block, "latency": latency}
+
+
+def cells(calls: Iterable[Call]) -> list[tuple[Call, float]]:
+    """Each different call of `FUNCTIONS` among `calls` and what it gives, in order; what cannot be read is left out."""
+    out = []
+    for call in dict.fromkeys(c for c in calls if c.name in FUNCTIONS):
+        try:
+            out.append((call, FUNCTIONS[call.name](*call.arguments, **dict(call.named))))
+        except InputError:  # the verdict says why
+            continue
+    return out
 
 
 def timed_range(expression: Expression, functions: Mapping[str, Callable], margin: float) -> tuple[float, float] | None:

@@ -92,8 +92,7 @@ def _untestable(c: Claim) -> Verdict:
 
 def _of_numbers(c: Claim) -> Verdict:
     """Every comparison is true or not; holds where all are, in part where some are."""
-    functions = {"printed": c.printed, "size": claim_tables.size, "block": claim_tables.block,
-                 "latency": claim_tables.latency}
+    functions = {"printed": c.printed, **claim_tables.FUNCTIONS}
     scale = "printed numbers" if c.kind == "printed" else "the papers' own shapes"
     try:
         # Differences of printed decimals carry rounding noise of 1e-15, which would read as a number.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import starmap
 
 from markupsafe import Markup
 
+from lib.claims import claim_tables
+from lib.claims.language import Call
 from lib.claims.verdicts import HOLDS, NOT, PART, UNDECIDED, UNTESTED, WORDS, Verdict
 from lib.reporting.cells import anchor, record_page
 from lib.reporting.comparison import task_title
@@ -134,8 +137,17 @@ def _evidence(name: str, r: Reported) -> Markup:
 def _runs(v: Verdict) -> Markup | str:
     if not v.records:
         instead = "timings" if v.timed else {"printed": "printed numbers", "tables": "counts"}.get(v.claim.kind)
-        return f"none: {instead}" if instead else "none"
+        said = f"none: {instead}" if instead else "none"
+        found = claim_tables.cells(c for t in v.claim.tests for c in t.calls)
+        return lines(said, details(f"the {instead or 'numbers'}", lines(*starmap(_cell, found)))) if found else said
     items = Markup("").join(
         Markup('<li><a href="provenance.html#{}">{}, {}, seed {}</a>, <a href="{}">record</a></li>').format(
             anchor(r), r.label, task_title(r.task), r.seed, record_page(r)) for r in v.records)
     return details(count(len(v.records), "run"), Markup("<ul>{}</ul>").format(items))
+
+
+def _cell(call: Call, number: float) -> Markup:
+    """A count or timing that a claim reads: what it is of, and its value."""
+    what = " ".join([call.name, *call.arguments, *(f"{k} {v}" for k, v in call.named)])
+    return Markup("{}: <strong>{}</strong>{}").format(
+        what, f"{number:,.0f}" if number >= 1000 else f"{number:.4g}", " ms" if call.name == "latency" else "")
