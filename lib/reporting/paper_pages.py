@@ -165,11 +165,12 @@ PAGES: dict[str, tuple[Section, ...]] = {
                 **SCRATCH, note="Where the loss on masked words has hardly moved from its start, which is that of "
                 "guessing each word by its frequency, the network has learnt nothing to fine-tune, and the score says "
                 "that it did not learn in so few steps."),
-        Section("Dropout: which one BANDD removes", pattern=r"trimbert-scratch-n1-bandd(-drop\w+|-l2zero)?",
+        Section("Dropout: which one BANDD removes", pattern=r"trimbert-scratch-n1-bandd(-drop\w+|-l2zero|-slow)?",
                 study="dropout",
                 **SCRATCH | {"base": "trimbert-scratch-n1-bandd"},
                 note="The text does not say which dropout after self-attention is meant. l2zero: without the L2 term "
-                "in the loss of language modelling (-p bandd True -p l2 0.0 -r variant scratch-n1-bandd-l2zero)."),
+                "in the loss of language modelling (-p bandd True -p l2 0.0 -r variant scratch-n1-bandd-l2zero). slow: "
+                "at a third of the rate (-p bandd True -p general_lr 0.0003)."),
         Section("LayerNorm: which one may go", pattern=r"trimbert-scratch-n1(-nomlpln|-noattln)?", study="layernorm",
                 **SCRATCH, note="The paper removes the one after intermediate blocks, and says that without the one "
                 "after attention training diverges."),
