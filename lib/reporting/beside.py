@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import fmean
 
 from markupsafe import Markup
 
 from lib.errors import InputError, one_of
 from lib.reporting.cells import number, printed, runs_link, seeds, verdict
-from lib.reporting.comparison import Cell, cell, groups, task_title, tasks_of
+from lib.reporting.comparison import Cell, cell, groups, paired, task_title, tasks_of
 from lib.reporting.pages import Study, load_study
 from lib.reporting.reported import TASK_TITLES, Reported, metric_title, paper_title, reported_table, select
 from lib.reporting.tables import NOT_RUN, lines, small, table
@@ -134,9 +133,8 @@ def _variant(study, runs, paper, where, systems, label, task) -> Markup:
 
     (c, left), (base, base_left) = pair(label), pair(first)
     ours = runs_link(c, linked=False) if c.runs else NOT_RUN
-    scores = {r.seed: r.score for r in base.runs}
-    changes = [r.score - scores[r.seed] for r in c.runs if r.seed in scores]  # as the page of ablations has it
-    delta = f"{fmean(changes):+.1f}" if label != first and changes else ""
+    change = paired(c, base)
+    delta = f"{change.mean:+.1f}" if label != first and change else ""
     if not any(systems.values()):  # a table of ours alone
         return lines(ours, small(seeds(c.ours)) if c.runs else "", delta and small(f"to the first line: {delta}"))
     shown = "not printed" if left is None else f"{left:.1f}"

@@ -139,7 +139,7 @@ def _runs(v: Verdict) -> Markup | str:
         instead = "timings" if v.timed else {"printed": "printed numbers", "tables": "counts"}.get(v.claim.kind)
         said = f"none: {instead}" if instead else "none"
         found = claim_tables.cells(c for t in v.claim.tests for c in t.calls)
-        return lines(said, details(f"the {instead or 'numbers'}", lines(*starmap(_cell, found)))) if found else said
+        return lines(said, details(f"the {instead}", lines(*starmap(_cell, found)))) if found else said
     items = Markup("").join(
         Markup('<li><a href="provenance.html#{}">{}, {}, seed {}</a>, <a href="{}">record</a></li>').format(
             anchor(r), r.label, task_title(r.task), r.seed, record_page(r)) for r in v.records)
