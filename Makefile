@@ -8,6 +8,7 @@ METHODS ?=
 SEEDS ?=
 EXECUTOR ?= local
 THREADS ?= 0
+RECORD ?=
 TASK ?=
 TEACHER ?=
 STUDENTS ?=
@@ -27,7 +28,7 @@ RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 # Python compiles what is imported, when it is; to compile all of torch and transformers took half of the set-up.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help setup book test test-slow lint bench audit grid dry-run compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
+.PHONY: help setup book test test-slow lint bench audit grid dry-run reproduce compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +77,9 @@ endif
 
 dry-run: $(STAMP) ## steps, memory and GPU-hours of a profile, without training: PROFILE=paper TASKS="mnli squad1"
 	$(RUN) lib.dryrun --profile "$(PROFILE)" --tasks "$(TASKS)" --methods "$(METHODS)"
+
+reproduce: $(STAMP) ## make a committed run again and compare it bit for bit: RECORD=results/runs/.../seed-0.json
+	$(RUN) lib.reproduce $(if $(RECORD),$(RECORD),$(error RECORD: give the path of a record below results/runs))
 
 bench: $(STAMP) ## speed of training against other ways, as ratios: results/bench.csv (20 minutes on a quiet machine)
 	$(INSTALL) -r requirements-bench.txt

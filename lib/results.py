@@ -246,7 +246,12 @@ def with_teacher(student: pd.DataFrame, teacher: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_stale(record: Record) -> bool:
-    """Whether the lib code that made the record differs from the code here. Stale records are shown, and said so."""
+    """Whether the lib code that made the record differs from the code here. Stale records are shown, and said so.
+
+    Code that is shown to make the same numbers (`lib.reproduce`) is no other code.
+    """
+    from lib import reproduce
     from lib.provenance import code_hash
 
-    return record.code_hash != code_hash(record.method)
+    now = code_hash(record.method)
+    return record.code_hash != now and not reproduce.same_numbers(record.method, record.code_hash, now)

@@ -95,7 +95,7 @@ def test_trimberts_names_are_those_of_its_studies(declared):
 
     names = set()
     for origin in ("scratch", "backbone"):
-        for study in ("blocks", "changes", "dropout"):
+        for study in ("blocks", "changes", "dropout", "gain"):
             for c in trimbert_studies.STUDIES[study]:
                 p = trimbert.Config(**{"origin": origin, **c})
                 names.add(f"trimbert-{trimbert_studies.name(p)}")

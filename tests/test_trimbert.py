@@ -5,6 +5,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lib import diverged, fast, layers, mlm, models, parameters, results, runs, training
@@ -87,8 +88,15 @@ def test_l2_takes_matrices_alone(backbone):
     encoder = models.load_encoder(backbone)
     model = mlm.MaskedLM(encoder, mlm.Head.of(encoder))
     by_hand = sum(float((v.numpy().astype(np.float64) ** 2).sum()) for k, v in model.state_dict().items()
-                  if v.ndim == 2 and "embeddings" not in k)
+                  if v.ndim == 2 and "embeddings" not in k and "pooler" not in k)
     assert trimbert.l2_penalty(model).item() == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_l2_leaves_a_pooler_alone_that_language_modelling_does_not_train(run_of):
+    run = run_of(every=1, bandd=True, l2=0.1)
+    pooler = models.load_encoder(run.p.backbone).pooler.state_dict()
+    kept = load_file(trimbert.pretrained(run).folder / "encoder.safetensors")
+    assert all(torch.equal(kept[f"pooler.{k}"], v) for k, v in pooler.items())
 
 
 def test_from_the_backbone(run_of):
@@ -121,6 +129,17 @@ def test_from_scratch_with_everything(run_of):
     assert "compare with n = 1 from scratch" in run.notes[-1]
 
 
+def test_the_gain_starts_where_it_is_told(run_of):
+    run = run_of(origin="scratch", bandd=True, gain_start=0.25, general_lr=1e-30)
+    kept = load_file(trimbert.pretrained(run).folder / "encoder.safetensors")
+    gains = [v for k, v in kept.items() if k.endswith("attention.self.gain")]
+    assert len(gains) == 3
+    assert all(torch.equal(g, torch.full((2,), 0.25)) for g in gains)
+    assert trimbert.architecture(run.p, run.tokenizer).gain_start == 0.25
+    assert trimbert.pretrained(run_of(origin="scratch", bandd=True, gain_start=0.5, general_lr=1e-30)).key != (
+        trimbert.pretrained(run).key)
+
+
 def test_l2_belongs_to_bandd_and_takes_the_place_of_decay(run_of):
     plain = trimbert.pretrained(run_of(origin="scratch", every=1)).meta
     bandd = trimbert.pretrained(run_of(origin="scratch", every=1, bandd=True)).meta
@@ -150,7 +169,8 @@ def test_bad_shapes(run_of, changes, name):
 
 
 @pytest.mark.parametrize(("changes", "name"), [({"every": -1}, "every"), ({"removed_dropout": "all"}, "removed_drop"),
-                                               ({"l2": -1}, "l2"), ({"origin": "hub"}, "origin")])
+                                               ({"l2": -1}, "l2"), ({"gain_start": 0}, "gain_start"),
+                                               ({"origin": "hub"}, "origin")])
 def test_bad_parameters(changes, name):
     with pytest.raises(InputError, match=f"parameter {name}"):
         parameters.validate(trimbert.Config, changes)
@@ -175,6 +195,9 @@ def test_studies(backbone):
         "backbone-n1-bandd", "backbone-n1-nomlpln", "backbone-n1-bandd-nomlpln",
         "backbone-n2-bandd", "backbone-n2-nomlpln", "backbone-n2-bandd-nomlpln"]
     assert len({q.variant for q in of(study="dropout")}) == 4
+    assert [q.variant for q in of(study="gain", origin="scratch")] == [
+        "scratch-n1-bandd", "scratch-n1-bandd-gain0.3", "scratch-n1-bandd-gain0.1", "scratch-n1-bandd-gain0.05",
+        "scratch-n1-bandd-gain0.02", "scratch-n1-bandd-dropnone-gain0.05"]
     assert [q.variant for q in of()] == [""]
     with pytest.raises(InputError, match="variant"):
         of(study="blocks", variant="mine")

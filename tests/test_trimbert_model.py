@@ -194,6 +194,8 @@ def test_new_parts_of_a_loaded_model_are_initialised(tmp_path):
     assert torch.equal(inner.gain, model.bert.encoder.layer[1].attention.self.gain)
     fresh = tm.TrimBertForMaskedLM(tm.TrimBertConfig(**SMALL, bandd=True))
     assert torch.equal(fresh.bert.encoder.layer[0].attention.self.gain, torch.ones(2))
+    small = tm.TrimBertForMaskedLM(tm.TrimBertConfig(**SMALL, bandd=True, gain_start=0.1))
+    assert torch.equal(small.bert.encoder.layer[0].attention.self.gain, torch.full((2,), 0.1))
     assert not fresh.bert.encoder.layer[0].attention.self.bias.any()
     assert again.cls.predictions.decoder.weight is again.bert.embeddings.word_embeddings.weight
 

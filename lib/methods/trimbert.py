@@ -37,6 +37,7 @@ class Config(mlm.General):
     removed_dropout: Literal["output", "weights", "both", "none"] = "output"
     scale_scores: Bool = False  # 1/sqrt(d) before the normalisation, which takes it out again
     head_gain: Bool = True  # a gain and a bias a head, as in the source of the normalisation
+    gain_start: Annotated[Float, Field(gt=0)] = 1.0  # as in that source; TrimBERT's text names none. study=gain
     # No coefficient is given. With weights of deviation 0.02 the gradient of 1e-4 |w|^2 is a few percent of that of the
     # language-modelling loss, and 5M weights add 0.2 to it; the source's layer default, 0.01, would outweigh the loss
     l2: Annotated[Float, Field(ge=0)] = 1e-4
@@ -56,7 +57,7 @@ def changes(p: Config) -> dict:
     """What the configuration of the architecture says beyond BERT's."""
     return {"intermediate_every": p.every, "bandd": p.bandd, "intermediate_layernorm": not p.nomlpln,
             "attention_layernorm": p.attention_layernorm, "removed_dropout": p.removed_dropout,
-            "scale_scores": p.scale_scores, "head_gain": p.head_gain}
+            "scale_scores": p.scale_scores, "head_gain": p.head_gain, "gain_start": p.gain_start}
 
 
 def architecture(p: Config, tokenizer, backbone=None, **more) -> TrimBertConfig:
@@ -108,8 +109,12 @@ def _left_out(name: str, config: TrimBertConfig) -> bool:
 
 
 def l2_penalty(model: nn.Module) -> torch.Tensor:
-    """Sum of the squares of all weight matrices in float32; biases, gains, norms and embedding tables are left out."""
-    return sum(m.weight.float().square().sum() for m in model.modules() if isinstance(m, nn.Linear))
+    """Sum of the squares of all weight matrices in float32; biases, gains, norms and embedding tables are left out.
+
+    So is a pooler, which language modelling does not train: the penalty alone would take it to nothing.
+    """
+    return sum(m.weight.float().square().sum() for name, m in model.named_modules()
+               if isinstance(m, nn.Linear) and "pooler" not in name.split("."))
 
 
 def pretrained(run) -> artefacts.Artefact:

@@ -37,6 +37,7 @@ class TrimBertConfig(BertConfig):
     removed_dropout: str = "output"  # with bandd, "dropout after self-attention": output, weights, both or none (12.3)
     scale_scores: bool = False  # with bandd: divide the scores by sqrt(d) first
     head_gain: bool = True  # with bandd: a trained gain and bias for each head
+    gain_start: float = 1.0  # of that gain; the bias starts at 0
     normalization_eps: float = 1e-3  # added to the deviation, not to the variance
     intermediate_layernorm: bool = True  # False: NoMLPLN
     attention_layernorm: bool = True  # False: the paper's control, which diverges
@@ -88,8 +89,9 @@ class NormalisedSelfAttention(BertSelfAttention):
             self.scaling = 1.0
         if config.removed_dropout in ("weights", "both"):
             self.dropout = nn.Identity()
-        self.gain = nn.Parameter(torch.ones(self.num_attention_heads)) if config.head_gain else None
-        self.bias = nn.Parameter(torch.zeros(self.num_attention_heads)) if config.head_gain else None
+        shape = (self.num_attention_heads,)
+        self.gain = nn.Parameter(torch.full(shape, config.gain_start)) if config.head_gain else None
+        self.bias = nn.Parameter(torch.zeros(shape)) if config.head_gain else None
 
     def forward(self, hidden_states, attention_mask=None, **_):
         """hidden_states: (B, T, H); attention_mask: None, boolean or additive (B, 1, T, T). -> ((B, T, H), weights)."""
@@ -150,7 +152,7 @@ class TrimBertPreTrainedModel(BertPreTrainedModel):
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, NormalisedSelfAttention) and module.gain is not None:
-            init.ones_(module.gain)
+            init.constant_(module.gain, self.config.gain_start)
             init.zeros_(module.bias)
 
     def save_pretrained(self, *args, **kwargs):

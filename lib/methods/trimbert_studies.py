@@ -21,6 +21,9 @@ STUDIES: dict[str, list[dict]] = {
     "changes": [{"every": n, "bandd": b, "nomlpln": m} for n in (1, 2) for b, m in ((True, False), (False, True),
                                                                                     (True, True))],
     "dropout": [{"every": 1, "bandd": True, "removed_dropout": d} for d in ("output", "weights", "both", "none")],
+    # Which start learns is read off the loss on held-out text: `origin="scratch"`
+    "gain": [*({"every": 1, "bandd": True, "gain_start": g} for g in (1.0, 0.3, 0.1, 0.05, 0.02)),
+             {"every": 1, "bandd": True, "gain_start": 0.05, "removed_dropout": "none"}],
     # The last one is to diverge, by the paper
     "layernorm": [{"every": 1}, {"every": 1, "nomlpln": True}, {"every": 1, "attention_layernorm": False}],
 }
@@ -29,7 +32,7 @@ STUDIES: dict[str, list[dict]] = {
 class Config(trimbert.Config):
     """Parameters of the notebook: one run, or one of the studies."""
 
-    study: Literal["none", "blocks", "changes", "dropout", "layernorm"] = "none"
+    study: Literal["none", "blocks", "changes", "dropout", "gain", "layernorm"] = "none"
 
 
 def name(p: trimbert.Config) -> str:
@@ -38,6 +41,8 @@ def name(p: trimbert.Config) -> str:
     words += ["noattln"] * (not p.attention_layernorm)
     if p.bandd and p.removed_dropout != "output":
         words.append(f"drop{p.removed_dropout}")
+    if p.bandd and p.gain_start != 1:
+        words.append(f"gain{p.gain_start:g}")
     return "-".join(words)
 
 

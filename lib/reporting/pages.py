@@ -10,6 +10,7 @@ from markupsafe import Markup
 from lib import diverged
 from lib.diverged import Diverged
 from lib.paths import results_dir
+from lib.provenance import code_hash
 from lib.reporting.cells import anchor, command, record_page, related, task_table
 from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
 from lib.reporting.figures import retention_alt, retention_plot, svg
@@ -189,9 +190,15 @@ def _run(r: Record) -> list:
         lines(e.processor, small(f"{count(e.threads, 'thread')}, {e.precision}, {e.platform}"),
               details("versions", versions)),
         lines(f"{r.wall_seconds:.0f}", small(f"{r.tokens:,} tokens, {r.tokens_per_second:,.0f}/s")),
-        lines(code(commit), small(f"code {r.code_hash}, config {r.config_hash}"), small(artefacts)),
+        lines(code(commit), small(f"code {r.code_hash}, config {r.config_hash}"), _same_numbers(r), small(artefacts)),
         command(r.command),
     ]  # fmt: skip
+
+
+def _same_numbers(r: Record) -> Markup | str:
+    if is_stale(r) or r.code_hash == code_hash(r.method):
+        return ""
+    return small(Markup('the code has changed since; it <a href="#runs-made-again">makes the same numbers</a>'))
 
 
 def sources(study: Study) -> Markup:
