@@ -1,11 +1,13 @@
-"""Made-up runs with real predictions, for tests of verdicts. They only ever live in a temporary folder."""
+"""Made-up runs with real predictions, and claims over them. They only ever live in a temporary folder."""
 
 import numpy as np
 import pandas as pd
 import synthetic_records
 
-from lib import evaluation, results
+from lib import claims, evaluation, results
+from lib.claims import verdicts
 from lib.paths import ROOT
+from lib.reporting import reported
 from lib.tasks import TASKS
 
 ROWS = {"rte": 400, "mrpc": 400, "cola": 400, "sst2": 400, "stsb": 300}
@@ -47,3 +49,32 @@ def put(label, task, seed, quality, teacher=90.0, frame=None, beside=None, **cha
         variant=variant, rows=len(frame), metrics=values, **changes)
     results.write(record, frame if beside is None else results.with_teacher(frame, beside))
     return record
+
+
+HEAD = "schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n"
+PRINTED = reported.load()
+BETTER = ("better", "score(theseus) - score(truncated) > 0")
+
+
+def declare(folder, *parts):
+    """Claims from (id, test, tasks and more)."""
+    text = HEAD
+    for name, test, *more in parts:
+        text += f"- id: {name}\n  paper: theseus\n  claim: Something is so and so.\n  where: Table 2\n"
+        text += f"  testable: scaled\n  test: {test}\n" + "".join(f"  {m}\n" for m in more or ["tasks: [rte]"])
+    file = folder / "claims.yaml"
+    file.write_text(text, encoding="utf-8")
+    return claims.load(file, PRINTED)
+
+
+def judge(folder, *parts, draws=200):
+    """Verdicts on claims declared as for `declare`, from the records that lie there."""
+    records, skipped = results.load_all()
+    assert not skipped
+    return verdicts.judge(declare(folder, *parts), records, draws)
+
+
+def runs(label, task, quality, seeds=(0, 1, 2), **changes):
+    """`put` for several seeds."""
+    for s in seeds:
+        put(label, task, s, quality, **changes)

@@ -4,40 +4,11 @@ import claim_records
 import numpy as np
 import pandas as pd
 import pytest
+from claim_records import BETTER, judge, runs
 
-from lib import claims, results
+from lib import results
 from lib.claims import effects, verdicts
-from lib.errors import InputError
-from lib.paths import ROOT
-from lib.reporting import reported
 
-HEAD = "schema: 1\ngroup: {profile: glue, backbone: minilm-l6}\nclaims:\n"
-ROWS = reported.load()
-
-
-def declare(folder, *parts):
-    """Claims from (id, test, tasks and more)."""
-    text = HEAD
-    for name, test, *more in parts:
-        text += f"- id: {name}\n  paper: theseus\n  claim: Something is so and so.\n  where: Table 2\n"
-        text += f"  testable: scaled\n  test: {test}\n" + "".join(f"  {m}\n" for m in more or ["tasks: [rte]"])
-    file = folder / "claims.yaml"
-    file.write_text(text, encoding="utf-8")
-    return claims.load(file, ROWS)
-
-
-def judge(folder, *parts, draws=200):
-    records, skipped = results.load_all()
-    assert not skipped
-    return verdicts.judge(declare(folder, *parts), records, draws)
-
-
-def runs(label, task, quality, seeds=(0, 1, 2), **changes):
-    for s in seeds:
-        claim_records.put(label, task, s, quality, **changes)
-
-
-BETTER = ("better", "score(theseus) - score(truncated) > 0")
 NO_LOSS = ("no-loss", "score(theseus) - score(truncated) > -margin", "margin: 1", "tasks: [rte]")
 
 
@@ -222,30 +193,6 @@ def test_a_number_of_the_record(places):
     assert (v.verdict, "has no peak_memory_mb" in v.reason) == (verdicts.UNTESTED, True)
 
 
-def test_what_eight_bits_change_comes_from_the_table_of_students(places):
-    test = ("int8", "int8_drop(mobilebert) > -margin", "margin: 1", "tasks: [rte]")
-    runs("mobilebert", "rte", 0.8)
-    (v,) = judge(places, test)
-    assert v.verdict == verdicts.UNTESTED
-    assert v.reason == "rte: seed 0, 1, 2 not measured (no row in results/students.csv)"
-    head = "profile,backbone,task,method,variant,seed,drop_int8\n"
-    line = "glue,minilm-l6,rte,mobilebert,{},{},{}\n"
-    own = "".join(line.format("", s, -0.1 * s) for s in range(3))
-    file = places / "results" / "students.csv"
-    file.write_text(head + own + line.format("joint", 0, -50))
-    (v,) = judge(places, test)
-    assert v.verdict == verdicts.HOLDS
-    assert v.value == pytest.approx(-0.1)
-    assert v.effect.rows == {"rte": 0}
-    file.write_text(head + line.format("", 0, -0.1) + line.format("", 2, -0.2))
-    (v,) = judge(places, test)  # the students of seed 1 are no longer there to be measured
-    assert (v.verdict, v.value, v.effect.seeds) == (verdicts.HOLDS, pytest.approx(-0.15), {"rte": 2})
-    assert "rte: seed 1 not measured" in v.reason
-    file.write_text(head + line.format("joint", 0, -50))
-    (v,) = judge(places, test)
-    assert (v.verdict, "seed 0, 1, 2 not measured" in v.reason) == (verdicts.UNTESTED, True)
-
-
 @pytest.mark.parametrize("harm", ["gone", "torn", "columns", "other score", "other rows", "repeated"])
 def test_predictions_that_do_not_fit_are_named_not_used(places, harm):
     runs("theseus", "rte", 0.9)
@@ -323,80 +270,8 @@ def test_a_true_null_is_rarely_called_an_effect(places):
     assert sum(v.verdict != verdicts.UNDECIDED for v in found) == 0
 
 
-def test_printed_numbers_and_reasons_of_the_real_claims(places):
-    found = {v.claim.id: v for v in verdicts.judge(claims.load(rows=ROWS), [])}
-    text = found["tinybert-text-against-own-averages"]
-    assert text.verdict == verdicts.PART
-    assert "part 1: -1.5 > 0 is false; part 2: 2.5 > 0 is true" in text.reason
-    assert text.parts == (False, True)
-    assert found["mobilebert-squad-gains-printed"].verdict == verdicts.HOLDS
-    assert found["distilbert-squad-text-and-table"].verdict == verdicts.NOT
-    never = found["efficientbert-squad-gains"]
-    assert never.verdict == verdicts.UNTESTED
-    assert "cost:" in never.reason
-    assert "cost not known: no run of this group yet" in found["theseus-beats-truncated"].reason
-
-
-def test_tables_of_sizes(places):
-    size = ("size", 'abs(size("TinyBERT4", "parameters") / 14500000 - 1) <= 0.05', "how: counted")
-    file = places / "results" / "sizes.csv"
-    file.parent.mkdir()
-    assert "does not exist yet" in judge(places, size)[0].reason
-    file.write_text("system,parameters\nBERT-base,109482240\nTinyBERT4,14350248\n")
-    assert judge(places, size)[0].verdict == verdicts.HOLDS
-    file.write_text("system,parameters\nTinyBERT4,24350248\n")
-    assert judge(places, size)[0].verdict == verdicts.NOT
-    for text, words in (("system,parameters\nBERT-base,1\n", "no row of system TinyBERT4"),
-                        ("system,weights\nTinyBERT4,1\n", "no column 'parameters'"),
-                        ("system,parameters\nTinyBERT4,1\nTinyBERT4,2\n", "2 rows"),
-                        ("system,parameters\nTinyBERT4,many\n", "no number")):
-        file.write_text(text)
-        v = judge(places, size)[0]
-        assert (v.verdict, words in v.reason) == (verdicts.UNTESTED, True), v.reason
-
-
-def test_the_studys_own_tables_answer_the_claims_about_size():
-    """With the real results/sizes.csv and blocks.csv: a name that fits no row would stay untested for ever."""
-    if not (ROOT / "results" / "sizes.csv").exists():
-        pytest.skip("results/sizes.csv is not written yet (python -m lib.efficiency.run sizes)")
-    asked = [c for c in claims.load(rows=ROWS) if c.kind == "tables"]
-    counted = [c for c in asked if all(call.name != "latency" for t in c.tests for call in t.calls)]
-    assert len(counted) >= 6
-    for v in verdicts.judge(counted, []):
-        assert v.verdict != verdicts.UNTESTED, f"{v.claim.id}: {v.reason}"
-
-
 def test_stale_records_are_counted(places):
     runs("theseus", "rte", 0.9, code_hash="f" * 16)
     runs("truncated", "rte", 0.7)
     (v,) = judge(places, BETTER)
     assert "3 of 6 records are stale" in v.reason
-
-
-def test_the_command_writes_the_table(places, capsys):
-    runs("theseus", "rte", 0.9)
-    runs("truncated", "rte", 0.7)
-    assert verdicts.main() == 0
-    assert f"{len(claims.load(rows=ROWS))} claims from 6 records" in capsys.readouterr().out
-    frame = pd.read_csv(places / "results" / "verdicts.csv")
-    assert list(frame.columns) == list(verdicts.COLUMNS)
-    assert set(frame["verdict"]) <= set(verdicts.WORDS)
-    line = frame.set_index("claim").loc["theseus-beats-truncated"]
-    assert line["verdict"] == verdicts.PART
-    assert line["tasks"] == "rte"
-    assert line["low"] > 0
-    assert line["reported"] == 4.0
-    assert len(line["records"].split()) == 6
-    assert all((places / "results" / "runs" / r).exists() for r in line["records"].split())
-    first = (places / "results" / "verdicts.csv").read_bytes()
-    assert verdicts.main() == 0
-    assert (places / "results" / "verdicts.csv").read_bytes() == first
-
-
-def test_a_bad_claims_file_is_one_line(places, capsys):
-    (places / "results").mkdir()
-    (places / "results" / "claims.yaml").write_text("schema: 1\n")
-    assert verdicts.main() == 2
-    assert capsys.readouterr().err.startswith("verdicts: ")
-    with pytest.raises(InputError):
-        claims.load(rows=ROWS)
