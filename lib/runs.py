@@ -236,6 +236,10 @@ class Run:
         return distributed.from_main(lambda: self._finish(student, history))
 
     def _finish(self, student: nn.Module, history: History) -> results.Record:
+        for a in self.artefacts:
+            if why := a.meta.get("mlm", {}).get("diverged"):
+                raise RuntimeError(f"{self.method} on {self.task.name}: the stage before the task diverged ({why}), so "
+                                   "there is no record; lower general_lr")
         values, frame = self.answers(student, "scored")
         if not all(map(math.isfinite, values.values())):
             raise RuntimeError(f"{self.method} on {self.task.name}: the student's outputs are not finite, so there is "

@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from lib import evaluation, layers, models, results
+from lib import artefacts, evaluation, layers, models, results
 from lib.methods import bert, theseus, truncated
 
 # --- one finished run
@@ -177,3 +177,16 @@ def test_a_student_of_nan_leaves_no_record(places, films, backbone):
         run.finish(student, history)
     assert not run.record_path.exists()
     assert not run.output.exists()
+
+
+def test_a_student_of_a_stage_that_diverged_leaves_no_record(places, films, backbone):
+    """Such a student may have finite outputs, and a score that says nothing of its method."""
+    run = tiny.run("truncated", truncated.Config, films, backbone)
+    student, history = run.compress(truncated.compress)
+    meta = {"mlm": {"diverged": "the loss is not finite (step 7, lr 1)"}}
+    run.artefacts.append(artefacts.Artefact("pdbert", "0" * 16, places, meta))
+    with pytest.raises(RuntimeError, match=r"the stage before the task diverged \(the loss is not finite"):
+        run.finish(student, history)
+    assert not run.record_path.exists()
+    run.artefacts.pop()
+    assert run.finish(student, history).score > 0
