@@ -48,7 +48,7 @@
 # | L2 coefficient | no | `l2` = 1e-4 on all weight matrices: a gradient of a few percent of the loss's; with `bandd` the record keeps the term beside the loss |
 # | does L2 come beside weight decay? | no | instead of it; `l2_replaces_decay=False` for both |
 # | is $1/\sqrt d$ kept? | no | no: the normalisation takes it out again |
-# | gain and bias of a head | "the same technique" as its source | yes, started at 1 and 0 as there. The sum over keys is then so large that a network from scratch did not begin to learn in the 2M tokens of our runs; a smaller start may be what the paper had |
+# | gain and bias of a head | "the same technique" as its source | yes, started at 1 and 0 as there. The sum over keys is then so large that a network from scratch did not begin to learn in the 2M tokens of our runs; `gain_start` starts it elsewhere, and `study="gain"` tries several |
 # | padding | no | masked out of mean and deviation, which are computed in float32 |
 # | head of the language model from scratch | no | its bias starts at the log frequencies of the words, for all variants |
 
@@ -61,7 +61,7 @@ every = 2  # n: an intermediate block after every n-th attention block; 0: none
 bandd = False
 nomlpln = False
 origin = "backbone"  # or "scratch"
-study = "none"  # or blocks, changes, dropout, layernorm
+study = "none"  # or blocks, changes, dropout, gain, layernorm
 control_tokens = 0  # tokens of text on which the control without LayerNorm after attention is shown; 0: not shown
 timing_tokens = 512  # tokens in a batch of the timing; 0: no timing
 

@@ -170,14 +170,17 @@ PAGES: dict[str, tuple[Section, ...]] = {
                 **SCRATCH | {"base": "trimbert-scratch-n1-bandd"},
                 note="The text does not say which dropout after self-attention is meant. l2zero: without the L2 term "
                 "in the loss of language modelling (-p bandd True -p l2 0.0 -r variant scratch-n1-bandd-l2zero). slow: "
-                "at a third of the rate (-p bandd True -p general_lr 0.0003)."),
+                "at a third of the rate (-p bandd True -p general_lr 0.0003 -r variant scratch-n1-bandd-slow)."),
+        Section("Gain: where it starts in BANDD", study="gain", **SCRATCH,
+                pattern=r"trimbert-scratch-n1(-bandd|-bandd-gain[\d.]+|-bandd-dropnone-gain[\d.]+)?",
+                note="The source of the normalisation starts a head's gain at 1; TrimBERT's text names no start. The "
+                "loss on masked words says which start lets a network from scratch begin to learn in so few tokens."),
         Section("LayerNorm: which one may go", pattern=r"trimbert-scratch-n1(-nomlpln|-noattln)?", study="layernorm",
                 **SCRATCH, note="The paper removes the one after intermediate blocks, and says that without the one "
                 "after attention training diverges."),
         Section("Cut: the same changes, out of the backbone", pattern=r"trimbert(-backbone-.+)?", study="blocks",
                 note="Another experiment than the paper's: blocks are cut out of the pre-trained backbone, which heals "
-                "by language modelling. Also study=changes, dropout and layernorm. With BANDD the L2 term of that "
-                "stage also shrinks the backbone's pooler, which language modelling does not use."),
+                "by language modelling. Also study=changes, dropout and layernorm."),
     ),
     # Baselines: BERT-of-Theseus prints the row of each that ours stands beside; then what their own papers print.
     "truncated": (
