@@ -95,7 +95,7 @@ def test_trimberts_names_are_those_of_its_studies(declared):
 
     names = set()
     for origin in ("scratch", "backbone"):
-        for study in ("blocks", "changes", "dropout", "gain"):
+        for study in ("blocks", "changes", "dropout", "gain", "layernorm"):
             for c in trimbert_studies.STUDIES[study]:
                 p = trimbert.Config(**{"origin": origin, **c})
                 names.add(f"trimbert-{trimbert_studies.name(p)}")
@@ -124,7 +124,7 @@ def test_retention_needs_the_teachers_runs(tmp_path):
     ("where: Table 2, system", "where: Table 20, system", "0 printed numbers"),
     ("printed(a)", "printed(c)", "'c' is unknown"),
     ("reported: printed(a) - printed(b)", "reported: score(a)", "method: 'a' is unknown"),
-    ("reported: printed(a) - printed(b)", "reported: score(theseus)", "printed(...) only"),
+    ("reported: printed(a) - printed(b)", "reported: score(theseus)", "may hold printed, printed_retention only"),
     ("paper: theseus", "paper: nobody", "paper: 'nobody' is unknown"),
     ("score(theseus)", "score(thesues)", "did you mean 'theseus'"),
     ("tasks: [mrpc, rte]", "tasks: [mrpc, mrpc]", "each task of the endpoint once"),
@@ -198,3 +198,30 @@ def test_rounding_noise_does_not_break_a_bound():
     assert t.holds(98.3 - 98.25, 0.05)
     assert not t.holds(0.051, 0.05)
     assert not language.test("1 > 0", "here").holds(0.0, 0.0)
+
+
+def test_what_a_printed_student_keeps_is_averaged_over_the_tasks_that_count(tmp_path):
+    old, new = "    b: {where: Table 6, system: Theseus constant rate, task: [mrpc, rte]}\n", (
+        "    s: {where: Table 2, system: BERT-of-Theseus, task: [mrpc, rte]}\n"
+        "    t: {where: Table 2, system: BERT-base (predecessor), task: [rte, mrpc]}\n")
+    text = changed((old, new), ("printed(a) - printed(b)", "printed_retention(s, t)"),
+                   ('score(theseus) - score("theseus-constant")', "retention(theseus)"),
+                   ("retention(theseus) > 0", "retention(theseus) > printed_retention(s, t) - 1"))
+    (c,) = load(tmp_path, text)
+    mrpc, rte = 100 * 89.0 / 89.5, 100 * 68.2 / 71.1
+    assert c.reported_effect == pytest.approx((mrpc + rte) / 2)
+    assert c.functions(["mrpc", "cola"])["printed_retention"]("s", "t") == pytest.approx(mrpc)
+    assert c.functions(["cola"])["printed_retention"]("s", "t") == pytest.approx((mrpc + rte) / 2)
+    with pytest.raises(InputError, match="needs the same tasks in s and t"):
+        load(tmp_path, text.replace("task: [rte, mrpc]", "task: [rte, sst2]"))
+
+
+@pytest.mark.parametrize(("text", "unit"), [
+    ("score(theseus) - score(kd) > 0", "points"), ("retention(theseus) > 97", "percent of the teacher's score"),
+    ("int8_drop(theseus) > -1", "points"), ("value(theseus, tokens) / value(kd, tokens) < 1.1", "ratio"),
+    ('abs(size("A", "p") / size("B", "p") / 7.5 - 1) <= 0.05', "relative difference"),
+    ('size("A", "p") / size("B", "p") > 2', "ratio"), ("printed(a) / printed(b) > 10", "ratio"),
+    ("abs(printed(a) - printed(b)) <= 0.05", ""),
+    ('abs(block("a", length=1) / block("b", length=1) - 2.5) <= 0.5', "")])
+def test_the_unit_of_an_effect(text, unit):
+    assert language.test(text, "x").unit == unit

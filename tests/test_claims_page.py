@@ -41,9 +41,29 @@ def test_every_claim_has_a_line_with_its_verdict(found, soup):
 
 
 def test_counts_by_paper_add_up(found, soup):
-    last = soup.find("table").find_all("tr")[-1]
-    numbers = [int(td.get_text()) for td in last.find_all("td")]
-    assert sum(numbers[:-1]) == numbers[-1] == len(found)
+    sums = []
+    for table in soup.find_all("table")[:2]:  # what training answers, and the rest
+        numbers = [int(td.get_text()) for td in table.find_all("tr")[-1].find_all("td")]
+        assert sum(numbers[:-1]) == numbers[-1]
+        sums.append(numbers[-1])
+    assert sums == [sum(v.claim.of_training == training for v in found) for training in (True, False)]
+    assert sum(sums) == len(found)
+
+
+def test_what_was_changed_after_the_runs_is_said(found, soup):
+    v = next(v for v in found if v.claim.id == "theseus-keeps-98")
+    assert v.claim.revised in " ".join(row(soup, v.claim.id).get_text(" ", strip=True).split())
+
+
+def test_a_share_and_a_ratio_have_no_sign_and_every_effect_its_unit():
+    assert claims_page._number(97.8, "percent of the teacher's score") == "97.80"
+    assert claims_page._number(-1.5, "points") == "\N{MINUS SIGN}1.50"
+    assert claims_page._number(0.01, "relative difference") == "+0.01"
+
+
+def test_reasons_name_tasks_by_their_titles_and_leave_runs_as_they_are():
+    assert claims_page._named("rte left out: a; not run: kd-rte, theseus-rate0.1 on mrpc, stsb (3 runs)") == (
+        "RTE left out: a; not run: kd-rte, theseus-rate0.1 on MRPC, STS-B (3 runs)")
 
 
 def test_an_effect_stands_with_its_interval_runs_and_evidence(found, soup):

@@ -41,10 +41,12 @@ def test_one_seed_and_unequal_tokens_decide_nothing():
 def test_the_claims_of_a_paper_are_counted_by_verdict():
     from types import SimpleNamespace as V
 
-    found = [V(verdict=w, claim=V(paper=p)) for w, p in (("undecided", "theseus"), ("holds", "theseus"),
-                                                         ("holds", "theseus"), ("holds", "tinybert"))]  # fmt: skip
+    found = [V(verdict=w, claim=V(paper=p, of_training=t)) for w, p, t in (
+        ("undecided", "theseus", True), ("holds", "theseus", True), ("holds", "theseus", True),
+        ("holds", "theseus", False), ("holds", "tinybert", False))]
     html = overview.papers(study(), found)
-    assert "BERT-of-Theseus : no committed run. Its claims : holds 2, undecided 1." in text(html)
+    assert ("BERT-of-Theseus : no committed run. Its claims of training: holds 2, undecided 1; "
+            "of printed numbers, counts or timings: holds 1.") in text(html)
     assert text(html).count("Its claims") == 2
 
 
@@ -56,7 +58,7 @@ def test_the_first_table_says_what_was_run_and_what_was_not():
     assert "No run is at a paper's scale." in text(html)
     line = row(html, "Measured, and not", "BERT-of-Theseus")
     assert line[:4] == ["MRPC (3), RTE (3)", "1, 3 runs", "counted BERT, 6 layers", "not timed"]
-    assert re.fullmatch(r"2 of \d+", line[4])  # of printed numbers and of sizes
+    assert re.fullmatch(r"3 of \d+", line[4])  # of printed numbers, of sizes and of times
     assert row(html, "Measured, and not", "Vanilla KD") == [
         "not run", "not run", "counted BERT, 6 layers", "not timed", "with BERT-PKD"]  # the demo proves nothing
     assert row(html, "Measured, and not", "TinyBERT")[:4] == ["not run", "not run", "not counted", "not timed"]

@@ -6,8 +6,9 @@ one test over records, printed numbers or tables of sizes (`lib.claims.language`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lib.backbones import BACKBONES
-from lib.claims.language import ON_ROWS, RUNS, TABLES, Expression, Test, expression, test
+from lib.claims.language import ON_ROWS, PRINTED, RUNS, TABLES, Expression, Test, expression, test
 from lib.errors import InputError, one_of
 from lib.parameters import describe
 from lib.paths import ROOT, component, results_dir
@@ -64,6 +65,7 @@ class Declared(_Part):
     why: str = ""  # of "no"
     cost: str = ""  # of "no": what testing it would take
     how: str = ""  # what the test here does otherwise than the paper
+    revised: str = ""  # what was changed after its runs had been seen, when and why
     profile: str = ""  # empty: the group's
     backbone: str = ""
     tasks: list[str] = []
@@ -105,6 +107,11 @@ class Claim:
         kinds = [t.kind for t in self.tests]
         return next((k for k in ("runs", "tables", "printed") if k in kinds), "")
 
+    @property
+    def of_training(self) -> bool:
+        """Whether training answers it, or would: a sum of printed numbers that is true is no result made again."""
+        return self.kind in ("runs", "")
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Methods and variants that the test needs a run of, the teacher included where retention is asked for."""
@@ -127,10 +134,21 @@ class Claim:
         values = [float(r.value.lstrip("<>")) for r in self.rows[name]]
         return sum(values) / len(values)
 
+    def printed_retention(self, student: str, teacher: str, tasks: Iterable[str] = ()) -> float:
+        """Percent of a printed teacher that a printed student keeps, averaged over tasks (of `tasks` those printed)."""
+        theirs = {r.task: float(r.value) for r in self.rows[teacher]}
+        own = {r.task: 100 * float(r.value) / theirs[r.task] for r in self.rows[student]}
+        chosen = own.keys() & set(tasks) or own.keys()
+        return sum(own[t] for t in chosen) / len(chosen)
+
+    def functions(self, tasks: Iterable[str] = ()) -> dict:
+        """What answers the calls for printed numbers."""
+        return {"printed": self.printed, "printed_retention": partial(self.printed_retention, tasks=tuple(tasks))}
+
     @property
     def reported_effect(self) -> float | None:
         """The paper's own effect, from the printed numbers; None where the claim names none."""
-        return None if self.own is None else float(self.own.value({"printed": self.printed}, self.margin or 0.0))
+        return None if self.own is None else float(self.own.value(self.functions(), self.margin or 0.0))
 
 
 def path() -> Path:
@@ -184,16 +202,19 @@ def _claim(file: Path, c: Declared, group: Group, rows: list[Reported]) -> Claim
     own = expression(c.reported, f"{what}: reported") if c.reported else None
     found = {name: _find(f"{what}: evidence {name}", e, e.paper or c.paper, rows) for name, e in c.evidence.items()}
     for call in [call for part in (*tests, *([own] if own else [])) for call in part.calls]:
-        if call.name == "printed":
-            one_of(f"{what}: printed", call.arguments[0], found)
+        if call.name in PRINTED:
+            for name in call.arguments:
+                one_of(f"{what}: {call.name}", name, found)
+            if len({tuple(sorted(r.task for r in found[name])) for name in call.arguments}) > 1:
+                raise InputError(f"{what}: {call.name} needs the same tasks in {' and '.join(call.arguments)}")
         elif call.name in RUNS:
             one_of(f"{what}: method", call.arguments[0].partition("-")[0], BY_NAME)
             component(f"{what}: run", call.arguments[0])
     runs_of = Group(profile=c.profile or group.profile, backbone=c.backbone or group.backbone)
     one_of(f"{what}: backbone", runs_of.backbone, BACKBONES)
     claim = Claim(c, runs_of, tests, found, own)
-    if own and any(call.name != "printed" for call in own.calls):
-        raise InputError(f"{what}: reported may hold printed(...) only")
+    if own and any(call.name not in PRINTED for call in own.calls):
+        raise InputError(f"{what}: reported may hold {', '.join(PRINTED)} only")
     if claim.kind == "runs":
         if any(call.name in TABLES for t in tests for call in t.calls):
             raise InputError(f"{what}: runs and tables of sizes cannot stand in one test")

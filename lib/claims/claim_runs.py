@@ -77,7 +77,7 @@ class Runs:
         return self._found[claim.group.profile, claim.group.backbone, task, label, seed]
 
     def why_left_out(self, claim: Claim, task: str) -> str:
-        """Why a task does not count: its teacher, or no run of an ablation, clears the majority class. Else empty.
+        """Why a task does not count: its teacher, or none of several runs, clears the majority class. Else empty.
 
         With one teacher no interval exists, and the task stays: one seed decides nothing anyway. Where no run has a
         teacher (models trained from scratch) there is none to fail.
@@ -88,12 +88,12 @@ class Runs:
         return teacher.reason
 
     def _at_the_floor(self, claim: Claim, task: str) -> str:
-        """Why an ablation (scores of one method's runs alone) says nothing on a task; empty where it does, or is none.
+        """Why a comparison of students says nothing on a task; empty where it does, or is none.
 
-        Students that have learnt nothing differ by chance alone, whatever was taken out.
+        Students that have learnt nothing differ by chance alone, whatever sets them apart.
         """
         students = [x for x in claim.labels if x != TEACHER]
-        if not claim.on_rows or len(students) < 2 or len({x.split("-")[0] for x in students}) > 1:
+        if not claim.on_rows or len(students) < 2:
             return ""
         runs = {x: [r for r in self.group(claim) if r.task == task and r.label == x] for x in students}
         majority = max(r.majority for found in runs.values() for r in found)
@@ -137,7 +137,7 @@ class Runs:
                 return claim_tables.int8_drop(self.record(claim, task, label, seed))
 
             functions = {"score": score, "retention": retention, "value": value, "int8_drop": int8_drop,
-                         "printed": claim.printed}
+                         **claim.functions()}
             with np.errstate(divide="ignore", invalid="ignore"):
                 effect = claim.tests[0].effect.value(functions, claim.margin or 0.0)
             out.append(np.broadcast_to(effect, 1 + self.draws))

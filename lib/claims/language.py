@@ -13,6 +13,8 @@ texts in quotes where a name holds a hyphen or a dot:
 * `value(run, field)`: a number of its record, one of `FIELDS`
 * `int8_drop(run)`: what eight-bit weights change in its score, in points: a cell of `results/students.csv`
 * `printed(name)`: the number that the claim's evidence `name` refers to in `reported.csv`; of a bound (">2") the number
+* `printed_retention(student, teacher)`: 100 * student / teacher over the rows of two evidences, task by task, then the
+  mean; of a claim that runs answer over the tasks that count in it
 * `size(system, column)`: a cell of `results/sizes.csv`
 * `block(column, length=...)`: a cell of `results/blocks.csv`, one BERT-base block by part
 * `latency(system, backend=..., batch=..., length=...)`: BERT-base's milliseconds over the system's speed-up, both from
@@ -35,8 +37,10 @@ FIELDS = ("peak_memory_mb", "tokens", "wall_seconds", "steps", "parameters", "pa
 RUNS = ("score", "retention", "value", "int8_drop")
 ON_ROWS = ("score", "retention")  # those that the scored rows decide
 TABLES = ("size", "block", "latency")
+PRINTED = ("printed", "printed_retention")
 # Arguments without a name, and names of the others
-CALLS = {"score": 1, "retention": 1, "value": 2, "int8_drop": 1, "printed": 1, "size": 2, "block": 1, "latency": 1}
+CALLS = {"score": 1, "retention": 1, "value": 2, "int8_drop": 1, "printed": 1, "printed_retention": 2, "size": 2,
+         "block": 1, "latency": 1}
 NAMED = {"block": ("length",), "latency": ("length", "batch", "backend", "threads")}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
@@ -78,6 +82,20 @@ class Expression:
             case _:
                 raise InputError(f"{what}: {shorten(ast.unparse(node))} is not allowed; allowed: numbers, margin, "
                                  f"+ - * /, brackets, abs, {', '.join(CALLS)}")
+
+    @property
+    def divides(self) -> bool:
+        """Whether a division is the last step: the value is a ratio."""
+        return isinstance(self._node, ast.BinOp) and isinstance(self._node.op, ast.Div)
+
+    @property
+    def relative(self) -> bool:
+        """Whether it is `abs(a / b - 1)`."""
+        match self._node:
+            case ast.Call(func=ast.Name(id="abs"), args=[ast.BinOp(
+                    left=ast.BinOp(op=ast.Div()), op=ast.Sub(), right=ast.Constant(value=1))]):
+                return True
+        return False
 
     def value(self, functions: Mapping[str, Callable], margin: float = 0.0):
         """The value, with each call answered by `functions[name](*arguments, **named)`: a number or an array.
@@ -130,6 +148,21 @@ class Test:
         """What answers it: "runs", "tables" or "printed"."""
         names = {c.name for c in self.calls}
         return "runs" if names & set(RUNS) else "tables" if names & set(TABLES) else "printed"
+
+    @property
+    def unit(self) -> str:
+        """What the effect is counted in: points of a score, percent of a teacher's score, ratio, relative difference.
+
+        Empty for a plain difference of printed numbers, which has theirs.
+        """
+        names = {c.name for c in self.effect.calls}
+        if "retention" in names:
+            return "percent of the teacher's score"
+        if names & set(ON_ROWS) or "int8_drop" in names:
+            return "points"
+        if self.effect.relative:
+            return "relative difference"
+        return "ratio" if self.effect.divides else ""
 
     @property
     def upward(self) -> bool:
@@ -190,8 +223,9 @@ def test(text: object, what: str) -> Test:
         raise InputError(f"{what}: {shorten(text)} must be one comparison with <, <=, > or >=")
     effect = Expression(str(text), node.left, what)
     bound = Expression(str(text), node.comparators[0], what)
-    if any(c.name != "printed" for c in bound.calls):
-        raise InputError(f"{what}: the right side of {shorten(text)} may hold numbers, margin and printed(...) only")
+    if any(c.name not in PRINTED for c in bound.calls):
+        raise InputError(f"{what}: the right side of {shorten(text)} may hold numbers, margin and "
+                         f"{', '.join(PRINTED)} only")
     return Test(" ".join(str(text).split()), effect, _COMPARISONS[type(node.ops[0])], bound)
 
 

@@ -92,7 +92,7 @@ def _untestable(c: Claim) -> Verdict:
 
 def _of_numbers(c: Claim) -> Verdict:
     """Every comparison is true or not; holds where all are, in part where some are."""
-    functions = {"printed": c.printed, **claim_tables.FUNCTIONS}
+    functions = {**c.functions(), **claim_tables.FUNCTIONS}
     scale = "printed numbers" if c.kind == "printed" else "the papers' own shapes"
     try:
         # Differences of printed decimals carry rounding noise of 1e-15, which would read as a number.
@@ -120,7 +120,6 @@ def _of_numbers(c: Claim) -> Verdict:
 
 def _of_runs(c: Claim, runs: Runs) -> Verdict:
     """Effect, p-value and what it was taken from; the word comes later, when Holm's levels are known."""
-    bound = c.tests[0].bound.value({"printed": c.printed}, c.margin or 0.0)
     missing = {t: [x for x in c.labels if not runs.seeds(c, t, x)] for t in c.tasks}
     left_out = {t: runs.why_left_out(c, t) for t in c.tasks if not missing[t]}
     used = {t: runs.common(c, t) for t, why in left_out.items() if not why}
@@ -129,6 +128,7 @@ def _of_runs(c: Claim, runs: Runs) -> Verdict:
     most = max(map(len, used.values()), default=0)
     left_out |= {t: "one seed so far" for t, seeds in used.items() if len(seeds) == 1 < most}
     used = {t: seeds for t, seeds in used.items() if not left_out[t]}
+    bound = c.tests[0].bound.value(c.functions(used), c.margin or 0.0)
     remarks = [f"{t} left out: {why}" for t, why in left_out.items() if why]
     unmeasured = {t: seeds for t in left_out if (seeds := runs.unmeasured(c, t))}
     remarks += [f"{t}: no seed of which every run exists" for t, why in left_out.items()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from functools import partial
 from itertools import starmap
 
 from markupsafe import Markup
@@ -14,12 +16,12 @@ from lib.reporting.cells import anchor, record_page
 from lib.reporting.comparison import task_title
 from lib.reporting.reported import Reported, metric_title, paper_title
 from lib.reporting.tables import Keyed, code, controls, count, details, flag, lines, small, table, wide
+from lib.tasks import TASKS
 
 NAME = "claims-table"
 ORDER = ("theseus", "pkd", "pdbert", "layerdrop", "distilbert", "tinybert", "mobilebert", "efficientbert", "trimbert")
 PAPERS = {p: paper_title(p) for p in ORDER} | {"pkd": "KD and BERT-PKD"}  # its claims are about both
 SIGNS = {HOLDS: "✓", PART: "◐", NOT: "✗", UNDECIDED: "?", UNTESTED: "–"}  # beside the word, never alone
-
 
 def page(found: list[Verdict]) -> Markup:
     """Counts by paper and verdict, the filters, and one line a claim; the page takes the whole window (study.css)."""
@@ -31,14 +33,22 @@ def key(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
-def _counts(found: list[Verdict]) -> Markup:
+def _counts(every: list[Verdict]) -> Markup:
+    """A table of what runs answer, and one of the rest: a true sum of printed numbers is no reproduced result."""
+    titles = {True: "Claims that training answers, by paper and verdict",
+              False: "Claims that printed numbers, counts or timings answer, by paper and verdict"}
+    return Markup("").join(_counted(title, found) for training, title in titles.items()
+                           if (found := [v for v in every if v.claim.of_training == training]))
+
+
+def _counted(title: str, found: list[Verdict]) -> Markup:
     counted = Counter((v.claim.paper, v.verdict) for v in found)
     papers = [p for p in PAPERS if any(v.claim.paper == p for v in found)]
     papers += sorted({v.claim.paper for v in found} - set(papers))
     rows = [[PAPERS.get(p, p), *(str(counted[p, w]) for w in WORDS), str(sum(counted[p, w] for w in WORDS))]
             for p in papers]
     rows.append(["All", *(str(sum(counted[p, w] for p in papers)) for w in WORDS), str(len(found))])
-    return table("Claims by paper and verdict", ["Paper", *(f"{SIGNS[w]} {w}" for w in WORDS), "All"], rows)
+    return table(title, ["Paper", *(f"{SIGNS[w]} {w}" for w in WORDS), "All"], rows)
 
 
 def _filters(found: list[Verdict]) -> Markup:
@@ -74,43 +84,54 @@ def _table(found: list[Verdict]) -> Markup:
 def _row(v: Verdict) -> list:
     c = v.claim
     tests = lines(*(code(t.text) for t in c.tests))
-    about = [small(f"{PAPERS.get(c.paper, c.paper)}, {c.where}"), small(f"here: {c.how}") if c.how else ""]
+    about = [small(f"{PAPERS.get(c.paper, c.paper)}, {c.where}"), small(f"here: {c.how}") if c.how else "",
+             small(f"revised: {c.revised}") if c.revised else ""]
     if c.tests:
         about.append(details("test", lines(tests, f"tasks: {', '.join(map(task_title, c.tasks))}" if c.tasks else "",
                                            f"margin: {c.margin:g}" if c.margin is not None else "")))
     scaled = small("at this scale") if v.effect and c.testable == "scaled" else ""
+    if c.kind == "tables" and any(call.name == "latency" for t in c.tests for call in t.calls):
+        scaled = small("on this machine")
     stale = flag("stale records") if " stale " in v.reason else ""
     return [
         lines(c.claim, *about),
         Keyed(lines(Markup("<strong>{} {}</strong>").format(SIGNS[v.verdict], v.verdict), scaled, stale,
-                    small(v.reason)), WORDS.index(v.verdict)),
+                    small(_named(v.reason))), WORDS.index(v.verdict)),
         Keyed(_effect(v), v.value),
         Keyed(_reported(v), c.reported_effect),
         _runs(v),
     ]
 
 
-def _number(x: float) -> str:
-    return f"{x:+.2f}".replace("-", "\N{MINUS SIGN}")
+def _named(reason: str) -> str:
+    """A verdict's reason with the titles of tasks; the names of runs, such as theseus-rate0.5, stay as they are."""
+    return re.sub(r"(?<![\w-])[a-z0-9]+(?![\w-])", lambda m: task_title(m[0]) if m[0] in TASKS else m[0], reason)
+
+
+def _number(x: float, unit: str = "") -> str:
+    """A difference with its sign; what is no difference (a ratio, a share that was kept) without one."""
+    text = f"{x:.2f}" if unit in ("ratio", "percent of the teacher's score") else f"{x:+.2f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _effect(v: Verdict) -> Markup | str:
     if v.value is None:
         return f"{sum(v.parts)} of {len(v.parts)} comparisons are true" if v.parts else "none"
     test = v.claim.tests[0]
-    out = [Markup("<strong>{}</strong>").format(_number(v.value))]
+    number = partial(_number, unit=test.unit)
+    out = [lines(Markup("<strong>{}</strong>").format(number(v.value)), small(test.unit) if test.unit else "")]
     if v.interval:
         low, high = v.interval
-        out.append(f"{100 * v.level:.3g}% interval {_number(low)} to {_number(high)}")
+        out.append(f"{100 * v.level:.3g}% interval {number(low)} to {number(high)}")
     elif v.timed:
-        out.append(f"{_number(v.timed[0])} to {_number(v.timed[1])} within the quartiles of the timings")
+        out.append(f"{number(v.timed[0])} to {number(v.timed[1])} within the quartiles of the timings")
     elif v.effect:
         out.append("no interval")
     out.append(small(f"claimed: {test.sign} {v.bound:.4g}"))
     if v.effect:
         seeds, rows = v.effect.seeds, v.effect.rows
-        each = (lines(f"{task_title(t)}: {_number(x)}" + ("" if a is None else f" ({_number(a)} to {_number(b)})"),
-                      small(f"{seeds[t]} seeds" + (f", {rows[t]} rows" if rows[t] else "")))
+        each = (lines(f"{task_title(t)}: {number(x)}" + ("" if a is None else f" ({number(a)} to {number(b)})"),
+                      small(count(seeds[t], "seed") + (f", {rows[t]} rows" if rows[t] else "")))
                 for t, (x, a, b) in v.by_task.items())
         out.append(details("by task, 95%", lines(*each)))
     return lines(*out)
@@ -118,7 +139,8 @@ def _effect(v: Verdict) -> Markup | str:
 
 def _reported(v: Verdict) -> Markup | str:
     c = v.claim
-    effect = "" if c.reported_effect is None else Markup("<strong>{}</strong>").format(_number(c.reported_effect))
+    unit = c.tests[0].unit if c.tests else ""
+    effect = "" if c.reported_effect is None else Markup("<strong>{}</strong>").format(_number(c.reported_effect, unit))
     rows = [_evidence(name, r) for name, part in c.rows.items() for r in part]
     if not rows:
         return lines(effect) or "no printed number"

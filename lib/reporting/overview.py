@@ -27,10 +27,13 @@ def papers(study: Study, found: Iterable[Verdict] = ()) -> Markup:
 
 
 def claims(paper: str, found: list[Verdict]) -> Markup | str:
-    """How many claims of the paper got which verdict, in the verdicts' own order."""
-    counts = Counter(v.verdict for v in found if v.claim.paper == paper)
-    words = ", ".join(f"{w} {counts[w]}" for w in WORDS if counts[w])
-    return Markup('<a href="claims.html">Its claims</a>: {}.').format(words) if words else ""
+    """How many claims of the paper got which verdict, in the verdicts' own order: of training, then of arithmetic."""
+    parts = []
+    for name, training in (("of training", True), ("of printed numbers, counts or timings", False)):
+        counts = Counter(v.verdict for v in found if v.claim.paper == paper and v.claim.of_training == training)
+        words = ", ".join(f"{w} {counts[w]}" for w in WORDS if counts[w])
+        parts += [f"{name}: {words}"] if words else []
+    return Markup('<a href="claims.html">Its claims</a> {}.').format("; ".join(parts)) if parts else ""
 
 
 def sentence(method: str, study: Study) -> str:
