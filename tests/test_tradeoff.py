@@ -9,6 +9,7 @@ from matplotlib.transforms import Bbox
 from report_pages import REPORTED, study, text, three
 
 from lib.reporting import tradeoff
+from lib.reporting.coverage import SHAPES
 from lib.reporting.pages import load_study
 from lib.systems import BY_NAME
 
@@ -18,29 +19,37 @@ def ours_and_printed(shown) -> list[tradeoff.Point]:
 
 
 @pytest.fixture
-def untimed(tmp_path, monkeypatch):
-    """A results folder of made-up operations, in which one system alone was timed."""
+def timed(tmp_path, monkeypatch):
+    """A results folder in which made-up students of four methods, one variant and two teachers were timed."""
     monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
-    (tmp_path / "sizes.csv").write_text('system,flops_128\nBERT-base,100\n"BERT, 6 layers",40\n')
-    timings(["BERT, 6 layers"]).to_csv(tmp_path / "efficiency.csv", index=False)
+    rows = [("fast", "bert", "", 20.0), ("fast", "bert", "", 60.0), ("fast", "theseus", "", 8.0),
+            ("fast", "theseus", "", 30.0), ("fast", "theseus", "layers2", 1.0), ("fast", "kd", "", 10.0),
+            ("slow", "kd", "", 1.0), ("slow", "pkd", "", 1.0), ("slow", "truncated", "", 1.0),
+            ("old", "bert", "", 50.0), ("old", "pkd", "", 1.0)]
+    pd.DataFrame(rows, columns=["processor", "method", "variant", "latency_ms"]).to_csv(
+        tmp_path / "students.csv", index=False)
     return tmp_path
 
 
-def timings(systems) -> pd.DataFrame:
-    same = {"backend": "sdpa", "batch": 1, "length": 128, "processor": "made up", "threads": 2, "date": "2026-01-01"}
-    return pd.DataFrame([{"system": s, "speedup_vs_bert_base": 3.5, **same} for s in systems])
+def test_ours_are_as_much_faster_as_the_lowest_latencies_say_on_the_processor_with_most(timed):
+    speeds, processor = tradeoff.speeds_of_ours()
+    assert speeds == {"theseus": pytest.approx(2.5), "kd": pytest.approx(2.0)}
+    assert processor == "fast"  # two methods beside a teacher; "slow" has three, and no teacher
+    said = text(tradeoff.caption(study(*three(), *three("pkd")), speeds, processor))
+    assert "timed on fast" in said
+    assert "Not timed there, so without a filled mark: BERT-PKD." in said
+    assert {p.method for p in ours_and_printed(study(*three(), *three("pkd"))) if p.ours} == {"theseus"}
 
 
-def test_ours_are_timed_speeds_once_all_shapes_are_timed(untimed):
-    assert "FLOPs" in tradeoff.speeds_of_ours()[1]  # one alone is not mixed with predictions
-    timings(set(tradeoff.SHAPES.values())).to_csv(untimed / "efficiency.csv", index=False)
-    found = {(p.method, p.ours): p for p in ours_and_printed(study(*three()))}
-    assert found["theseus", True].speedup == 3.5
-    assert found["theseus", False].speedup == 1.94
-    assert "timed at the paper's shape" in tradeoff.picture(study(*three()))
+@pytest.mark.parametrize("rows", ["", "fast,kd,,10\n"])
+def test_without_a_timed_teacher_there_is_no_filled_mark(tmp_path, monkeypatch, rows):
+    monkeypatch.setenv("BERT_RESULTS", str(tmp_path))
+    (tmp_path / "students.csv").write_text("processor,method,variant,latency_ms\n" + rows)
+    assert tradeoff.speeds_of_ours() == ({}, "")
+    assert not any(p.ours for p in ours_and_printed(study(*three())))
 
 
-def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(untimed):
+def test_the_picture_holds_what_is_printed_of_both_and_our_students(timed):
     found = {(p.method, p.ours): p for p in ours_and_printed(study(*three()))}
     own = {(r.system, r.task): r.number for r in REPORTED if r.paper == "theseus" and r.where.startswith("Table 2 (")}
     s, t = (sum(own[name, task] for task in tradeoff.TASKS) for name in ("BERT-of-Theseus", "BERT-base (predecessor)"))
@@ -56,11 +65,11 @@ def test_the_picture_holds_what_is_printed_of_both_and_ours_at_the_papers_shape(
     assert html.startswith("<svg role=")
 
 
-def test_retention_that_is_withheld_is_no_point(untimed):
+def test_retention_that_is_withheld_is_no_point(timed):
     assert not any(p.ours for p in ours_and_printed(study(*three(majority=65.95))))
 
 
-def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
+def test_the_filled_marks_are_means_over_the_same_tasks(timed):
     both = [r for m in ("theseus", "truncated") for task in ("rte", "mrpc") for r in three(m, task=task)]
     runs = [*both, *three("kd", task="mrpc", scores=(64.0, 65.0, 66.0)), *three("pkd", task="cola"),
             *three(task="sst2", majority=65.95), *three("layerdrop", task="sst2", majority=65.95)]
@@ -73,10 +82,10 @@ def test_the_filled_marks_are_means_over_the_same_tasks(untimed):
     over = tradeoff.ours_over(study(*runs))
     assert over.tasks == ("mrpc",)  # five cells now
     assert set(over.cells) == {"truncated", "kd", "pkd", "pdbert", "theseus"}
-    found = {p.method: p.retained for p in ours_and_printed(study(*runs)) if p.ours}
+    found = {p.method: p.retained for p in tradeoff.points(study(*runs), dict.fromkeys(over.cells, 2.0)) if p.ours}
     assert set(found) == set(over.cells)
     assert found["kd"] == pytest.approx(100 * 65 / 66.1)
-    said = text(tradeoff.caption(study(*runs)))
+    said = text(tradeoff.caption(study(*runs), {}, ""))
     assert "mean over MRPC" in said
     assert "without a filled mark: LayerDrop." in said
     assert "Left out: SST-2" in said
@@ -96,7 +105,7 @@ def test_hollow_marks_say_which_paper_prints_what():
 
 def overlaps(found) -> list[str]:
     """Pairs of names, and names on marks, that touch in the picture of these points."""
-    figure = tradeoff._plot(found, "timed")
+    figure = tradeoff._plot(found)
     (ax,) = figure.axes
     names = {a.get_text(): tradeoff.extent(a) for a in ax.texts}
     assert len(names) == len(found)
@@ -111,7 +120,7 @@ def test_no_name_of_the_picture_lies_on_another_or_on_a_mark():
     found = ours_and_printed(load_study())  # the committed records
     assert len(found) > 9
     assert overlaps(found) == []
-    close = [tradeoff.Point(m, ours, 2.0, 90 + i / 10) for ours in (True, False) for i, m in enumerate(tradeoff.SHAPES)]
+    close = [tradeoff.Point(m, ours, 2.0, 90 + i / 10) for ours in (True, False) for i, m in enumerate(SHAPES)]
     assert overlaps(close) == []  # all on one spot
-    low = [tradeoff.Point(m, True, 2.0, 50 + i / 10) for i, m in enumerate(tradeoff.SHAPES)]
+    low = [tradeoff.Point(m, True, 2.0, 50 + i / 10) for i, m in enumerate(SHAPES)]
     assert overlaps([*low, tradeoff.Point("kd", False, 2.0, 99.9)]) == []  # at the foot, and on the line of 100%

@@ -11,11 +11,16 @@ from lib.claims.verdicts import UNDECIDED, UNTESTED, Verdict
 from lib.reporting.comparison import main_group, task_title, tasks_of
 from lib.reporting.pages import Study
 from lib.reporting.tables import NOT_RUN, lines, small, table
-from lib.reporting.tradeoff import SHAPES
 from lib.results import Record
 from lib.systems import BY_NAME, title_of
 
 NOT_TIMED = Markup('<span class="bc-none">not timed</span>')
+# The shape of sizes.csv that stands for a method, as its paper runs it
+SHAPES = {
+    **dict.fromkeys(("truncated", "kd", "pkd", "pdbert", "layerdrop", "theseus"), "BERT, 6 layers"),
+    "distilbert": "DistilBERT", "tinybert": "TinyBERT4", "mobilebert": "MobileBERT",
+    "efficientbert": "EfficientBERT", "trimbert": "TrimBERT n=2",
+}  # fmt: skip
 TOGETHER = {"kd": "pkd"}  # whose claims are counted with another's
 HEAD = ("Method", "Trained and scored here (seeds)", "Other variants", "Size and operations", "Speed",
         "Claims decided")  # fmt: skip
