@@ -11,7 +11,7 @@ from synthetic_records import record
 
 from lib import claims
 from lib.claims import verdicts
-from lib.reporting import coverage, overview, reproduce
+from lib.reporting import coverage, overview, pages, reproduce
 
 
 def test_a_paper_without_committed_runs_says_whether_the_demo_ran_it():
@@ -88,3 +88,11 @@ def test_every_profile_has_its_command_and_what_was_measured():
     assert float(glue[4]) == pytest.approx((3 * 600 + 3 * 60 + 3 * 18) / 3600, abs=0.005)  # three teachers of 18 s
     assert row(html, "Profiles", "paper")[3:] == ["not run", "not known: not run by us", "not run"]
     assert row(html, "Cost of a run at profile glue", "BERT-of-Theseus")[:2] == ["3", "10.0"]
+
+
+def test_runs_of_another_protocol_than_the_papers_say_so():
+    plain, cut = three("trimbert"), three("trimbert", study={"origin": "backbone"})
+    assert "cut out of the pre-trained backbone" not in overview.sentence("trimbert", study(*plain))
+    assert overview.sentence("trimbert", study(*cut)).startswith("cut out of the pre-trained backbone, not trained")
+    html = pages.comparison(study(*cut), local=False)
+    assert text(html).count("cut out of the pre-trained backbone") == 1

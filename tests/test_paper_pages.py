@@ -171,3 +171,17 @@ def test_the_pages_are_made_by_the_report(tmp_path, monkeypatch):
     for name in ("papers.html", "guide.html", "ablations.html", "reproduce.html",
                  *(f"{paper}.md" for paper in paper_pages.PAGES)):
         assert (tmp_path / "book" / "_generated" / name).stat().st_size > 100, name
+
+
+def test_a_study_leaves_out_tasks_on_which_nothing_is_told():
+    """As the claims do: a teacher that does not clear the majority class, or two students neither of which does."""
+    low = [r for v in ("", "constant") for r in three(task="mrpc", majority=61.5, variant=v)]
+    unlearnt = [r for v in ("", "constant") for r in three(task="cola", majority=66.05, variant=v)]
+    clear = [*three(), *three(scores=(58.0, 59.0, 60.0), variant="constant")]
+    cell = row(ablations.page(study(*clear, *low, *unlearnt)), "Studies", "Table 6: which replacement strategy")[3]
+    assert cell.startswith("theseus: +2.0")
+    assert "RTE; 3 pairs" in cell
+    assert "MRPC left out: neither clears the majority class" in cell
+    assert "CoLA left out: its teacher does not clear the majority class" in cell
+    cell = row(ablations.page(study(*low)), "Studies", "Table 6: which replacement strategy")[3]
+    assert cell == "theseus MRPC left out: neither clears the majority class"

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from lib import grid, mlm, profiles
+from lib.parameters import Parameters
+from lib.runs import TEACHER_LOCAL
 
 
 @pytest.fixture
@@ -70,3 +72,13 @@ def test_the_rates_are_searched_as_pdberts_page_says():
     glue, paper = ({m: profiles.values(name, m).get("lr_grid") for m in grid.methods()} for name in ("glue", "paper"))
     assert glue["pdbert"] == glue["truncated"]
     assert max(paper.pop("pdbert")) == 3e-4 > max(rate for found in paper.values() for rate in found)
+
+
+@pytest.mark.parametrize("profile", ["demo", "ci", "glue"])
+def test_the_teachers_own_run_has_the_budget_of_the_others_teacher(profile):
+    """Else the book shows two teachers, and what stands beside the students is not what they had."""
+    own, others = profiles.values(profile, "bert"), profiles.values(profile)
+    for mine, theirs in TEACHER_LOCAL.items():
+        default = Parameters.model_fields
+        assert own.get(mine, default[mine].default) == others.get(theirs, default[theirs].default), mine
+    assert all(own[k] == v for k, v in others.items() if k not in (*TEACHER_LOCAL, "max_tokens"))

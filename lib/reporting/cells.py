@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from lib.paths import results_dir
-from lib.reporting.comparison import Cell, cell, labels_of, task_title
+from lib.reporting.comparison import Cell, cell, labels_of, protocol, task_title
 from lib.reporting.reported import Reported, metric_title, paper_title
 from lib.reporting.tables import NOT_RUN, count, flag, lines, note, small, table
 from lib.results import Record, is_stale, path_of
@@ -78,7 +78,9 @@ def printed(r: Reported | None, c: Cell) -> Markup | str:
         return "not printed"
     what = Markup('<span title="{}">{}</span>').format(f"{paper_title(r.paper)}, {r.system}, {r.where}", r.value)
     mark = "" if r.verified else flag("unverified")
-    return lines(what, small(f"{metric_title(r.metric)}, {r.split}"), mark)
+    # A row of another variant, or taken over by another paper, says so
+    row = small(r.system) if "reprinted" in r.system else ""
+    return lines(what, small(f"{metric_title(r.metric)}, {r.split}"), row, mark)
 
 
 def pair(name: str, reported: float | None, ours: str) -> Markup:
@@ -137,7 +139,9 @@ def task_table(rows: list[Reported], records: list[Record], task: str, caption: 
             continue
         best = number(c.best) if c.best else "not kept"
         ours = lines(runs_link(c), small(c.runs[0].headline), runs_of(c))
-        body.append([title_of(label), printed(c.reported, c), ours, seeds(c.ours), verdict(c), best, loyalty(c)])
+        other = protocol(c.runs)
+        name = lines(title_of(label), note(other)) if other else title_of(label)
+        body.append([name, printed(c.reported, c), ours, seeds(c.ours), verdict(c), best, loyalty(c)])
     guess = f"{majority_of(records, task)}"
     body.append(["Majority class", "not printed", guess, "needs no seed", "0 above majority", "no checkpoint", "none"])
     return table(caption, head, body, sortable=True, pinned=1)

@@ -242,6 +242,13 @@ def paired(c: Cell, base: Cell) -> Spread | None:
     return spread(r.score - scores[r.seed] for r in c.runs if r.seed in scores)
 
 
+def protocol(runs: Iterable[Record]) -> str:
+    """What must be known of runs that do not follow their paper's protocol; empty for others."""
+    if "backbone" not in {(r.study or {}).get("origin") for r in runs}:
+        return ""
+    return "cut out of the pre-trained backbone, not trained from scratch as in the paper"
+
+
 def same_score(runs: Iterable[Record], r: Reported) -> bool:
     """Whether metric and split of the runs are those of the printed number."""
     runs = list(runs)

@@ -40,6 +40,12 @@ class Line:
     of_teacher: float  # parameters as a share of the teacher's, percent; 0 where no teacher was run
     seconds: float  # training on the task, mean of the runs
     before: float  # seconds of stages before the task, once
+    teacher: float = 0.0  # seconds of fine-tuning the teacher of a run; 0 for a method that asks for none
+
+    @property
+    def work(self) -> float:
+        """Seconds of everything that has to be trained for one student."""
+        return self.seconds + self.before + self.teacher
 
     @property
     def score(self) -> float:
@@ -71,7 +77,8 @@ def lines_of(runs: list[Record]) -> list[Line]:
         size = fmean(r.parameters for r in own)
         out.append(Line(m, {(r.task, r.seed): r.score for r in own}, round(size),
                         100 * size / fmean(whole) if whole else 0.0, fmean(r.wall_seconds for r in own),
-                        sum(before.values())))  # fmt: skip
+                        sum(before.values()),
+                        fmean(r.teacher.seconds for r in own) if TEACHER in ASKS[m] else 0.0))  # fmt: skip
     return out
 
 
@@ -85,6 +92,11 @@ def page(study: Study) -> Markup:
         gaps.append("Not run on all of these tasks, so never an answer: " + ", ".join(map(title_of, missing)) + ".")
     if found and max(len(x.scores) for x in found) < 2:
         gaps.append("One run a method: no difference of scores is told from chance.")
+    if unknown := [x for x in found if _untold(found, x)]:
+        gaps.append("Of too few seeds for an interval against the best, so that nothing says whether chance sets them "
+                    f"apart: {'; '.join(f'{title_of(x.method)} ({_untold(found, x)})' for x in unknown)}.")
+    gaps.append("Intervals here are Student's t over seeds. Those of the claims also draw the scored rows again, and "
+                "are wider.")
     gaps.append(Markup('Latency and memory of inference are not in these records, which hold those of training: '
                        '<a href="efficiency.html">sizes and speeds</a>.'))
     head = Markup("<h2>What is missing</h2><ul>{}</ul>").format(
@@ -100,14 +112,15 @@ def page(study: Study) -> Markup:
         title_of(x.method), Keyed(lines(f"{x.score:.1f}", small(_seeds(x))), x.score), _gain(found, x),
         Keyed(lines(f"{x.parameters / 1e6:.1f}M", small(f"{x.of_teacher:.0f}% of the teacher" if x.of_teacher else "")),
               x.parameters),
-        Keyed(f"{x.seconds / 60:.1f}", x.seconds), Keyed(f"{x.before / 60:.1f}", x.before),
+        Keyed(f"{x.seconds / 60:.1f}", x.seconds), Keyed(f"{x.teacher / 60:.1f}", x.teacher),
+        Keyed(f"{x.before / 60:.1f}", x.before),
         ", ".join(ASKS[x.method]) or "nothing more",
     ] for x in found]  # fmt: skip
-    body += [[title_of(m), *[NOT_RUN] * 5, ", ".join(ASKS[m]) or "nothing more"] for m in missing]
+    body += [[title_of(m), *[NOT_RUN] * 6, ", ".join(ASKS[m]) or "nothing more"] for m in missing]
     teachers = {(r.task, r.seed): r.score for r in runs if r.label == "bert" and r.task in tasks}
     where += f"; the teacher's score: {_mean_score(teachers):.1f}" if teachers else ""
     columns = ["Method", "Score, mean over tasks", "To truncated, points", "Parameters", "Training, minutes a run",
-               "Before the task, minutes once", "Asks for, besides the rows"]  # fmt: skip
+               "Its teacher, minutes", "Before the task, minutes once", "Asks for, besides the rows"]  # fmt: skip
     return out + head + table(f"The numbers behind it ({where})", columns, body, sortable=True)
 
 
@@ -138,17 +151,30 @@ def difference(x: Line, y: Line):
 
 
 def best(found: list[Line]) -> list[str]:
-    """The method with the highest score, those not told apart from it, and those of which one seed tells nothing."""
+    """The method with the highest score, those not told apart from it, and which of them takes least work."""
     first = max(found, key=lambda x: x.score)
     gaps = {x.method: difference(first, x) for x in found if x is not first}
-    close = [title_of(m) for m, g in gaps.items() if g is not None and g.half is not None and g.low <= 0]
-    unknown = [f"{title_of(x.method)} ({_points(x)}; {alone(first, x)})" for x in found
-               if x is not first and (gaps[x.method] is None or gaps[x.method].half is None)]
+    close = [x for x in found if (g := gaps.get(x.method)) is not None and g.half is not None and g.low <= 0]
+    least = min([first, *close], key=lambda x: x.work)
     return [
         f"{title_of(first.method)} ({_points(first)})",
-        small("not told apart from it: " + ", ".join(close)) if close else "",
-        small("without an interval, so neither told apart nor not: " + ", ".join(unknown)) if unknown else "",
+        small("not told apart from it: " + ", ".join(title_of(x.method) for x in close)) if close else "",
+        small(f"of these {title_of(least.method)} takes least work: {_minutes(least.work)} against "
+              f"{_minutes(first.work)}") if least is not first else "",
     ]
+
+
+def _untold(found: list[Line], x: Line) -> str:
+    """Why no interval tells a method from the best of all; empty where one does, or it is the best."""
+    first = max(found, key=lambda y: y.score)
+    if x is first:
+        return ""
+    gap = difference(first, x)
+    return alone(first, x) if gap is None or gap.half is None else ""
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} minutes"
 
 
 def alone(x: Line, y: Line) -> str:
@@ -177,15 +203,16 @@ def answers(found: list[Line]) -> list[tuple[str, list]]:
     def among(chosen: list[Line]) -> list:
         return best(chosen) if chosen else [NOT_RUN]
 
-    cheap = min(found, key=lambda x: x.seconds + x.before)
+    least = min(found, key=lambda x: x.work)
+    cheap = [x for x in found if _minutes(x.work) == _minutes(least.work)]
     fewest = min(x.parameters for x in found)
     little = [x for x in found if x.parameters <= (1 + SAME_SIZE) * fewest]
     half = [x for x in found if x.of_teacher and x.of_teacher <= 50]
     small_ones = best(half) if half else ["no method that was run leaves half of the teacher's parameters or less"]
     return [
         ("The best score after compression", among(found)),
-        ("Little time to train", [f"{title_of(cheap.method)} ({(cheap.seconds + cheap.before) / 60:.1f} minutes with "
-                                  f"the stages before the task; {_points(cheap)})"]),
+        ("Little time to train", [f"{title_of(x.method)} ({_points(x)})" for x in cheap]
+         + [small(f"{_minutes(least.work)}, with the teacher and the stages before the task, where there are any")]),
         ("The fewest parameters", [*best(little), small(_sizes(little))]),
         ("The best score at half the size or less", small_ones),
         ("No unlabelled text", among([x for x in found if TEXT not in ASKS[x.method]])),

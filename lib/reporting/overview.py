@@ -9,7 +9,17 @@ from markupsafe import Markup
 
 from lib.claims.verdicts import WORDS, Verdict
 from lib.reporting.cells import number
-from lib.reporting.comparison import Cell, cell, main_group, paired, same_tokens, task_title, tasks_of, token_budget
+from lib.reporting.comparison import (
+    Cell,
+    cell,
+    main_group,
+    paired,
+    protocol,
+    same_tokens,
+    task_title,
+    tasks_of,
+    token_budget,
+)
 from lib.reporting.pages import Study
 from lib.reporting.paper_pages import PAPERS
 from lib.reporting.tables import count
@@ -46,7 +56,8 @@ def sentence(method: str, study: Study) -> str:
         none = "no committed run (the demo on this machine ran it)." if demo else "no committed run."
         return f"only variants were run ({count(others, 'run')})." if others else none
     kept = [_kept(c) for c in cells]
-    return "; ".join(kept) + ". " + against_truncated(method, study)
+    other = protocol(r for c in cells for r in c.runs)
+    return (f"{other}: " if other else "") + "; ".join(kept) + ". " + against_truncated(method, study)
 
 
 def _cells(method: str, study: Study) -> list[Cell]:
