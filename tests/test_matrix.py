@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from report_pages import row
 from synthetic_records import put, record, results_folder
 
+from lib import results
 from lib.paths import ROOT
-from lib.reporting import comparison, overview, tables
+from lib.reporting import comparison, overview, rates, tables
 from lib.reporting.cells import verdict
 from lib.reporting.matrix import VIEWS, matrix
 from lib.reporting.pages import Study
@@ -72,7 +74,7 @@ def test_it_says_which_methods_had_another_teacher():
     assert "Not one teacher" not in matrix(REPORTED, same, "c", "t")
     other = three("pkd")[:1]
     other[0].teacher.score = 64.0
-    assert ("is of its own. RTE: pkd: seed 0 64.0 (fp32) instead of 66.0 (fp32).</p>"
+    assert ("<li>RTE: BERT-PKD: seed 0 64.0 (fp32) instead of 66.0 (fp32)</li>"
             in matrix(REPORTED, [*same, *other], "c", "t"))
 
 
@@ -197,3 +199,18 @@ def test_what_only_this_book_calls_so_is_explained():
 def test_groups_must_cover_the_columns():
     with pytest.raises(ValueError, match="columns for 2"):
         tables.table("t", ["a", "b"], [["x", "y"]], groups=[("g", 1, "")])
+
+
+def test_the_chosen_rates_are_shown_and_the_end_of_a_grid_is_named():
+    def run(method, chosen, scores, **changes):
+        selection = results.Selection(rows="a tenth", step=1, held_out_score=1.0, grid={"lr": [1e-4, 2e-4, 4e-4]},
+                                      scores=[{"lr": 1e-4, "score": s} for s in scores], chosen={"lr": chosen})
+        return record(method, selection=selection, **changes)
+
+    html = rates.chosen([run("theseus", 4e-4, (60, 61, 70)), run("theseus", 4e-4, (60, 61, 70), seed=1),
+                         run("kd", 2e-4, (0, 0, 0)), run("kd", 2e-4, (1, 2, 3), task="cola"), record("pkd"),
+                         run("theseus", 1e-4, (1, 2, 3), variant="constant")])
+    assert row(html, "Learning rates chosen", "BERT-of-Theseus") == ["not run", "0.0004 the highest of its grid"]
+    assert row(html, "Learning rates chosen", "Vanilla KD") == ["0.0002", "0.0002 all rates scored alike: the default"]
+    assert "BERT-PKD" not in html
+    assert rates.chosen([record()]) == ""

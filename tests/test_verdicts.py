@@ -153,7 +153,8 @@ def test_a_teacher_that_answers_beside_its_student_is_the_one_that_counts(places
     (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
     assert v.value == pytest.approx(np.mean([100 * r.score / t for r, t in zip(made, right, strict=True)]))
     assert v.verdict == verdicts.HOLDS
-    assert f"rte: not one teacher, theseus: seed 0 {right[0]:.1f} (fp32) instead of 85.5 (fp32); seed 1" in v.reason
+    said = f"rte: not one teacher, BERT-of-Theseus: seed 0 {right[0]:.1f} (fp32) instead of 85.5 (fp32); seed 1"
+    assert said in v.reason
     claim_records.put("theseus", "rte", 1, 0.75, teacher=70.0, beside=own[1])
     (v,) = judge(places, ("keeps", "retention(theseus) > 80"))
     assert v.verdict == verdicts.UNTESTED
@@ -167,7 +168,7 @@ def test_another_teacher_is_named_where_a_score_depends_on_it(places):
             claim_records.put(label, "rte", s, 0.7, teacher=88.0)
     plain, taught = judge(places, BETTER, ("over-kd", "score(theseus) - score(kd) > 0"))
     assert plain.reason == ""
-    assert "rte: not one teacher, kd: seed 0 88.0 (fp32) instead of 90.0 (fp32)" in taught.reason
+    assert "rte: not one teacher, Vanilla KD: seed 0 88.0 (fp32) instead of 90.0 (fp32)" in taught.reason
 
 
 def test_a_task_with_one_seed_waits_while_another_has_more(places):

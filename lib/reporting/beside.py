@@ -16,7 +16,7 @@ from lib.reporting.cells import number, printed, runs_link, seeds, verdict
 from lib.reporting.comparison import Cell, cell, groups, paired, task_title, tasks_of
 from lib.reporting.pages import Study, load_study
 from lib.reporting.reported import TASK_TITLES, Reported, metric_title, paper_title, reported_table, select
-from lib.reporting.tables import NOT_RUN, lines, small, table
+from lib.reporting.tables import NOT_RUN, count, lines, small, table
 from lib.results import Record
 from lib.stats import spread
 from lib.systems import BY_NAME, Printed, title_of
@@ -135,6 +135,8 @@ def _variant(study, runs, paper, where, systems, label, task) -> Markup:
     ours = runs_link(c, linked=False) if c.runs else NOT_RUN
     change = paired(c, base)
     delta = f"{change.mean:+.1f}" if label != first and change else ""
+    if delta and not c.ours.n == base.ours.n == change.n:  # else it is the difference of the two cells
+        delta += f" over {count(change.n, 'common seed')}"
     if not any(systems.values()):  # a table of ours alone
         return lines(ours, small(seeds(c.ours)) if c.runs else "", delta and small(f"to the first line: {delta}"))
     shown = "not printed" if left is None else f"{left:.1f}"

@@ -21,7 +21,7 @@ from lib.reporting.comparison import (
     token_budget,
 )
 from lib.reporting.reported import Reported, metric_title
-from lib.reporting.tables import NOT_RUN, Keyed, controls, lines, note, small, table, view
+from lib.reporting.tables import NOT_RUN, Keyed, controls, details, lines, note, small, table, view
 from lib.results import Record
 from lib.systems import BY_NAME, title_of
 
@@ -217,8 +217,10 @@ def _said_teachers(records: list[Record]) -> Markup:
     found = teachers.differing(r for r in records if r.label in BY_NAME)
     if not found:
         return Markup("")
-    words = ". ".join(f"{task_title(t)}: {'; '.join(lines)}" for t, lines in found.items())
-    return Markup("<p>Not one teacher everywhere: for these runs it was trained anew by the same recipe, rows and seed "
-                  "but on another processor or with another number of threads, or it was brought. (In brackets the "
-                  "arithmetic of the run.) It is another model then, as with another seed. Each student's retention is "
-                  "of its own. {}.</p>").format(words)
+    items = Markup("").join(Markup("<li>{}: {}</li>").format(task_title(t), "; ".join(found[t])) for t in found)
+    which = details("which runs, with the teacher's score and the arithmetic of the run",
+                    Markup("<ul>{}</ul>").format(items))
+    said = ("<div><p>Not one teacher everywhere: for some runs on {} it was trained anew by the same recipe, rows and "
+            "seed but on another processor or with another number of threads, or it was brought. It is another model "
+            "then, as with another seed. Each student's retention is of its own.</p>{}</div>")
+    return Markup(said).format(", ".join(map(task_title, found)), which)

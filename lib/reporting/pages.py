@@ -11,6 +11,7 @@ from lib import diverged
 from lib.diverged import Diverged
 from lib.paths import results_dir
 from lib.provenance import code_hash
+from lib.reporting import rates
 from lib.reporting.cells import anchor, command, record_page, related, task_table
 from lib.reporting.comparison import LOCAL, cell, groups, main_group, task_title, tasks_of
 from lib.reporting.figures import retention_alt, retention_plot, svg
@@ -139,6 +140,7 @@ def comparison(study: Study, local: bool) -> Markup:
         title = name[0].upper() + name[1:]
         out += Markup('<h3 id="{}">{}</h3><p>Scale: {}.</p>').format(here, title, "; ".join(scales))
         out += matrix(study.reported, runs, f"Method by task, {name}: reported | ours", f"table-{here}")
+        out += rates.chosen(runs)
         for task in tasks_of(runs):
             one = [r for r in runs if r.task == task]
             rows = ", ".join(sorted({f"{r.rows} rows of {r.split}" for r in one}))

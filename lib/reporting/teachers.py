@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lib.results import Record
+from lib.systems import title_of
 
 SAME = 1e-3  # points; a teacher scored twice on the same rows gives the same number
 
@@ -55,8 +56,8 @@ def _words(by_seed: dict[int, list[Record]]) -> list[str]:
     alike: dict[tuple, list[str]] = {}
     for label, lines in others.items():
         alike.setdefault(tuple(lines), []).append(label)
-    return [f"{', '.join(labels)}: " + "; ".join(f"seed {s} {ours} instead of {usual}" for s, ours, usual in lines)
-            for lines, labels in alike.items()]
+    return [f"{', '.join(map(title_of, labels))}: " + "; ".join(
+        f"seed {s} {ours} instead of {usual}" for s, ours, usual in lines) for lines, labels in alike.items()]
 
 
 def _key(record: Record) -> int:
