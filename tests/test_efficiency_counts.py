@@ -12,6 +12,7 @@ from lib.efficiency import block, counts, match, shapes
 from lib.efficiency import run as efficiency_run
 from lib.errors import InputError
 from lib.paths import ROOT
+from lib.reporting import efficiency_counts
 from lib.reporting.reported import load
 
 H, F, V, P = 16, 48, 50, 40
@@ -170,3 +171,12 @@ def test_sizes_that_cannot_be_read_are_one_line(places):
 def test_an_unknown_system_is_one_line():
     with pytest.raises(InputError, match=r"systems: 'MobilBERT' is unknown \(did you mean 'MobileBERT'\?\)"):
         shapes.get("MobilBERT")
+
+
+def test_the_linear_layers_of_attention_cost_half_of_the_ffn_at_every_length():
+    """By hand: 4 h^2 against 2 * 4 h^2 multiply-adds a token, whatever the products of queries and keys cost."""
+    h, lengths = 768, (32, 128, 1024)
+    frame = pd.DataFrame({"length": lengths, "attention_flops": [2 * (4 * h * h * n + 2 * h * n * n) for n in lengths],
+                          "ffn_flops": [2 * 8 * h * h * n for n in lengths]})
+    assert efficiency_counts._linear_ratio(frame) == pytest.approx(2.0)
+    assert efficiency_counts._linear_ratio(frame.iloc[::2]) == pytest.approx(2.0)

@@ -256,12 +256,12 @@ def test_students_show_drop_range_and_latency():
     frame = trained({"task": "rte", "method": "theseus"}, {"task": "rte", "method": "theseus", "seed": 1,
                     "score_int8": 61.0, "drop_int8": 1.0}, {"task": "rte", "method": "bert"})  # fmt: skip
     got = cells(students.students(frame))
-    assert [r[:4] for r in got] == [["theseus glue, minilm-l6", "rte", "one", "2"],
-                                    ["bert glue, minilm-l6", "rte", "one", "1"]]
+    assert [r[:4] for r in got] == [["BERT-of-Theseus glue, minilm-l6", "RTE", "one", "2"],
+                                    ["Teacher: BERT, fine-tuned glue, minilm-l6", "RTE", "one", "1"]]
     assert got[0][4:7] == ["60.00", "60.25", "+0.25 -0.50 to +1.00"]
     svg = str(students.pareto(frame))
     assert svg.startswith("<svg")
-    assert "theseus on rte: 60.0 at 10.0 ms" in svg
+    assert "BERT-of-Theseus on RTE: 60.0 at 10.0 ms" in svg
     assert "not measured yet" in text(students.students(None))
     assert students.pareto(None) == ""
 
@@ -272,7 +272,7 @@ def test_latencies_of_two_processors_are_not_pooled():
     assert [(r[2], r[3], r[8]) for r in cells(students.students(frame))] == [("one", "2", "10.00"),
                                                                              ("slower", "1", "40.00")]
     svg = str(students.pareto(frame))
-    assert "kd on rte: 60.0 at 10.0 ms." in svg
+    assert "Vanilla KD on RTE: 60.0 at 10.0 ms." in svg
     assert "Timed on one. Left out: 1 student timed on slower." in svg
 
 

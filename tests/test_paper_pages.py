@@ -124,7 +124,8 @@ def test_a_change_is_counted_over_the_seeds_that_both_have():
     runs = [*three(scores=(60.0, 62.0, 70.0)), record("theseus", seed=0, score=61.0, variant="constant")]
     html = paper_pages.page("theseus", study(*runs))
     assert "to the first line" in row(html, "BERT-of-Theseus Table 6", "BERT-of-Theseus")[-1]
-    assert row(html, "BERT-of-Theseus Table 6", "BERT-of-Theseus")[-1].endswith("| -1.0 over 1 common seed")  # not of the means
+    # not of the means
+    assert row(html, "BERT-of-Theseus Table 6", "BERT-of-Theseus")[-1].endswith("| -1.0 over 1 common seed")
 
 
 def test_another_methods_variant_is_named_whole():

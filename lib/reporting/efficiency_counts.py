@@ -9,6 +9,7 @@ from lib.efficiency import match
 from lib.reporting import efficiency_parts as parts
 from lib.reporting.reported import Reported, paper_title
 from lib.reporting.tables import count, flag, lines, small, table
+from lib.systems import BY_NAME, title_of
 
 CLAIMED = 0.05  # share by which results/claims.yaml lets a count differ from a printed size
 WITHIN = f"within {CLAIMED:.0%} though, which is what a claim about sizes asks"
@@ -60,8 +61,27 @@ def blocks(frame: pd.DataFrame, reported: list[Reported], times: pd.DataFrame | 
         where = "; ".join(f"{p}, {count(n, 'thread')}, {d}"
                           for p, n, d in sorted(set(zip(times.processor, times.threads, times.date, strict=True))))
         time = f" Timed on {where}."
-    said = Markup("<p>Printed by EfficientBERT: {} ({}).{}</p>").format(printed.value, printed.where, time)
+    said = Markup("<p>Printed by EfficientBERT: {} ({}), without a length and without saying whether the products of "
+                  "queries, keys and values count as attention. They do in this table; the linear layers alone give "
+                  "{:.2f} at every length. FLOPs count a multiply-add as two.{}</p>").format(
+        printed.value, printed.where, _linear_ratio(frame), time)
     return said + table("One BERT-base block: FFN against attention with its four linear layers", head, body)
+
+
+def _linear_ratio(frame: pd.DataFrame) -> float:
+    """FFN over the linear layers of attention: what of attention's FLOPs grows with the length and not its square.
+
+    Solved from the first and the last length of the table.
+    """
+    first, last = frame.iloc[0], frame.iloc[-1]
+    n, m = first.length, last.length
+    linear = (first.attention_flops * m**2 - last.attention_flops * n**2) / (n * m**2 - m * n**2)  # of a token
+    return first.ffn_flops / (linear * n)
+
+
+def _paper(key: str) -> str:
+    """A system's title where it is one of the study, else that of the paper."""
+    return title_of(key) if key in BY_NAME else paper_title(key)
 
 
 def constant_surplus(reported: list[Reported], sizes: pd.DataFrame) -> Markup:
@@ -82,7 +102,7 @@ def constant_surplus(reported: list[Reported], sizes: pd.DataFrame) -> Markup:
 
 def shapes(sizes: pd.DataFrame) -> Markup:
     """Every system: parameters by part, FLOPs, weights."""
-    body = [[lines(name, small(r.variant), small("in: " + ", ".join(map(paper_title, r.papers.split())))),
+    body = [[lines(name, small(r.variant), small("in: " + ", ".join(map(_paper, r.papers.split())))),
              int(r.layers), f"{r.parameters / 1e6:.2f}", f"{r.embeddings / 1e6:.2f}", f"{r.pooler / 1e6:.2f}",
              f"{r.flops_128 / 1e9:.2f}", f"{r.flops_128 / 2e9:.2f}", f"{r.flops_512 / r.flops_128:.2f}",
              f"{r.file_mb:.0f}", f"{r.file_int8_mb:.0f}"]

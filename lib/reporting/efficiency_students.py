@@ -7,8 +7,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from lib.reporting import figures
+from lib.reporting.comparison import task_title
 from lib.reporting.efficiency_parts import NOT_YET
 from lib.reporting.tables import count, lines, small, table
+from lib.results import run_label
+from lib.systems import title_of
 
 
 def students(frame: pd.DataFrame | None) -> Markup:
@@ -20,7 +23,7 @@ def students(frame: pd.DataFrame | None) -> Markup:
     keys = ["profile", "backbone", "task", "method", "variant", "processor"]  # latencies of two are never pooled
     for key, rows in frame.fillna({"variant": ""}).groupby(keys, sort=False):
         profile, backbone, task, method, variant, processor = key
-        body.append([lines("-".join(x for x in (method, variant) if x), small(f"{profile}, {backbone}")), task,
+        body.append([lines(title_of(run_label(method, variant)), small(f"{profile}, {backbone}")), task_title(task),
                      processor, len(rows), f"{rows.score_onnx.mean():.2f}", f"{rows.score_int8.mean():.2f}",
                      lines(f"{rows.drop_int8.mean():+.2f}", small(f"{rows.drop_int8.min():+.2f} to "
                                                                   f"{rows.drop_int8.max():+.2f}")),
@@ -49,15 +52,16 @@ def pareto(frame: pd.DataFrame | None) -> Markup:
         figure, axes = plt.subplots(1, len(tasks), figsize=(1.2 + 3 * len(tasks), 3.2), squeeze=False)
         for ax, task in zip(axes.flat, tasks, strict=True):
             for m in means[means.task == task].itertuples():
-                name = "-".join(x for x in (m.method, m.variant) if x)
+                name = run_label(m.method, m.variant)
                 ax.plot(m.latency_ms, m.score, figures.mark_of(name), color=figures.colour_of(name), markersize=8)
-                ax.annotate(name, (m.latency_ms, m.score), textcoords="offset points", xytext=(5, 4), fontsize=8)
-            ax.set_title(task, fontsize=10)
+                ax.annotate(title_of(name), (m.latency_ms, m.score), textcoords="offset points", xytext=(5, 4),
+                            fontsize=8)
+            ax.set_title(task_title(task), fontsize=10)
             ax.margins(0.25)
         figure.supxlabel("latency, ms (batch 1, 128 tokens, PyTorch)", fontsize=10)
         figure.supylabel("score, percent", fontsize=10)
         figure.tight_layout()
-    words = "; ".join(f"{m.method}{'-' + m.variant if m.variant else ''} on {m.task}: {m.score:.1f} at "
+    words = "; ".join(f"{title_of(run_label(m.method, m.variant))} on {task_title(m.task)}: {m.score:.1f} at "
                       f"{m.latency_ms:.1f} ms" for m in means.itertuples())
     rest = count(len(every) - len(frame), "student")
     left = f" Left out: {rest} timed on {'; '.join(others)}." if others else ""
