@@ -76,7 +76,9 @@ def six(monkeypatch):
 def test_studies_are_the_papers(six):
     assert list(named("none")) == [""]
     strategy = named("strategy")
-    assert {k: v.schedule for k, v in strategy.items()} == {"": "linear", "constant": "constant", "anti": "anti"}
+    assert {k: v.schedule for k, v in strategy.items()} == {"": "linear", "constant": "constant", "anti": "anti",
+                                                            "anti-finish": "anti"}
+    assert [v.anti_finish for v in strategy.values()] == [False, False, False, True]
     rates = named("replacing_rate")
     assert len(rates) == 10
     assert {(v.rate, v.equivalent_lr) for v in rates.values()} == {

@@ -21,7 +21,8 @@ from lib.training import History
 STUDIES: dict[str, list[dict]] = {
     "none": [{}],
     # Table 6
-    "strategy": [{}, {"schedule": "constant", "variant": "constant"}, {"schedule": "anti", "variant": "anti"}],
+    "strategy": [{}, {"schedule": "constant", "variant": "constant"}, {"schedule": "anti", "variant": "anti"},
+                 {"schedule": "anti", "anti_finish": True, "variant": "anti-finish"}],
     "replacing_rate": [  # Fig. 3: fixed lr, and fixed equivalent lr' = p * lr; a rate chosen for each p would undo both
         {"schedule": "constant", "rate": r, "equivalent_lr": e, "lr_grid": [],
          "variant": f"rate{r}" + "-equivalent" * e}

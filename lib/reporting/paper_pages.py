@@ -70,8 +70,10 @@ PAGES: dict[str, tuple[Section, ...]] = {
         Section("Table 6: which replacement strategy", "Table 6", {
             "theseus-constant": "Theseus constant rate",
             "theseus-anti": "Theseus anti-curriculum",
+            "theseus-anti-finish": None,
             "theseus": "Theseus curriculum",
-        }, study="strategy"),
+        }, study="strategy", note="anti-finish: the falling rate, then 1 for as many steps as in the constant "
+           "strategy; without it the substitutes are not trained any more at the end."),
         Section("Table 4: compress on another task first", "Table 4", {
             "bert": "BERT-base",
             "theseus-transfer": "BERT-of-Theseus-MNLI",
