@@ -164,7 +164,8 @@ def test_the_spine_runs_through_papermill(places, films, backbone):
         assert (places / "build/runs/test/tiny-bert/films" / name / "seed-0/student/model.safetensors").exists()
     records, skipped = results.load_all()
     assert not skipped
-    assert [r.label for r in records] == ["bert", "theseus", "theseus-anti", "theseus-constant", "truncated"]
+    assert [r.label for r in records] == ["bert", "theseus", "theseus-anti", "theseus-anti-finish",
+                                          "theseus-constant", "truncated"]
     assert len({r.teacher.artefact for r in records if r.teacher}) == 1
     assert len(list((places / "build" / "artefacts" / "teacher").glob("*/artefact.json"))) == 1
     assert records[0].score == records[1].teacher.score
