@@ -20,6 +20,7 @@ from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
 from lib.reporting import efficiency_counts as counts
+from lib.reporting import efficiency_elsewhere as elsewhere
 from lib.reporting import efficiency_page as page
 from lib.reporting import efficiency_students as students
 from lib.reporting import efficiency_times as times
@@ -196,7 +197,30 @@ def test_machines_are_not_mixed(own):
     assert "1 timing of other machines" in said
     assert "1.90" in said
     assert "123.4" not in said
+    there = text(page.fragments(load())["efficiency-elsewhere"])
+    assert "another, threads: 2" in there
+    assert "123.40" in there
+    assert "1.90" not in there
     assert machines.chosen(measured(*rows[1:])) == ("another", "2")  # as many rows: the machine timed last
+
+
+def test_bf16_stands_beside_float32_of_the_same_machine_and_point():
+    at = {"system": "DistilBERT", "batch": 1, "length": 128, "speedup_vs_bert_base": 1.9}
+    rows = [{**at, "backend": "sdpa", "latency_ms": 50.0}, {**at, "backend": "bf16", "latency_ms": 20.0},
+            {**at, "backend": "sdpa", "latency_ms": 90.0, "batch": 8},
+            {**at, "backend": "sdpa", "latency_ms": 10.0, "length": 32},
+            {**at, "backend": "bf16", "latency_ms": 40.0, "length": 32}]
+    html = elsewhere.bf16_gain(measured(*rows))
+    assert cells(html) == [["DistilBERT", "0.25 10 ms, 40 ms", "2.50 50 ms, 20 ms"]]
+    assert "Of 2 pairs of medians, bf16 was slower in 1; the median gain is 1.38 times" in text(html)
+    assert elsewhere.bf16_gain(measured(rows[0])) == ""  # nothing to hold it against
+    assert cells(elsewhere.by_batch(measured(*rows))) == [
+        ["DistilBERT", "sdpa 1.90 (1.80 to 2.00) bf16 1.90 (1.80 to 2.00)", "sdpa 1.90 (1.80 to 2.00)"]]
+
+
+def test_without_another_machine_the_page_says_so():
+    assert "Nothing was timed" in text(elsewhere.elsewhere([], sizes()))
+    assert machines.of_others(measured()) == []
 
 
 def test_claims_compare_latencies_through_the_base_of_the_same_rounds(own):

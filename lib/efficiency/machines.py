@@ -20,5 +20,16 @@ def of_one(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the machine `chosen`; an empty table stays as it is."""
     if frame.empty:
         return frame
-    processor, threads = chosen(frame)
+    return _rows(frame, *chosen(frame))
+
+
+def of_others(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each other machine than the `chosen` one, by processor and threads."""
+    if frame.empty:
+        return []
+    every = sorted(set(frame.astype({k: str for k in MACHINE})[MACHINE].itertuples(index=False, name=None)))
+    return [_rows(frame, *machine) for machine in every if machine != tuple(chosen(frame))]
+
+
+def _rows(frame: pd.DataFrame, processor: str, threads: str) -> pd.DataFrame:
     return frame[(frame.processor == processor) & (frame.threads.astype(str) == threads)]

@@ -7,6 +7,7 @@ from markupsafe import Markup
 from lib.efficiency import machines, match
 from lib.errors import InputError
 from lib.reporting import efficiency_counts as counts
+from lib.reporting import efficiency_elsewhere as elsewhere
 from lib.reporting import efficiency_parts as parts
 from lib.reporting import efficiency_students as students
 from lib.reporting import efficiency_times as times
@@ -33,6 +34,7 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
         "efficiency-speed": Markup("").join([
             times.machine(measured, timed), times.timed(measured, sizes), times.faster_than_work(reported, sizes),
             times.speeds(reported, sizes, measured), times.curves(measured), times.whole(measured)]),
+        "efficiency-elsewhere": elsewhere.elsewhere([] if timed is None else machines.of_others(timed), sizes),
         "efficiency-students": students.pareto(trained) + students.students(trained),
         "efficiency-stsb": times.stsb(reported, parts.csv("stsb_pass.csv")),
         "efficiency-shapes": counts.shapes(sizes),

@@ -113,8 +113,8 @@ def machine(measured: pd.DataFrame | None, every: pd.DataFrame | None = None) ->
              f"own {count(threads, 'thread')} included: median {measured.load.median():.1f}, highest "
              f"{measured.load.max():.1f}. Versions: {'; '.join(sorted(measured.versions.unique()))}.")
     if every is not None and len(every) > len(measured):
-        words += (f" {count(len(every) - len(measured), 'timing')} of other machines or thread counts stand in "
-                  "results/efficiency.csv and are not mixed with these.")
+        words += (f" {count(len(every) - len(measured), 'timing')} of other machines or thread counts are not "
+                  "mixed with these; they stand below, under Other processors.")
     return Markup("<p>{}</p>").format(words)
 
 
