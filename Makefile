@@ -28,7 +28,7 @@ RUN := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m
 # Python compiles what is imported, when it is; to compile all of torch and transformers took half of the set-up.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help setup book test test-slow lint bench audit grid dry-run reproduce compare report verdicts submission sizes efficiency stsb-pass export backbone12 clean
+.PHONY: help setup book test test-slow lint bench audit grid dry-run reproduce compare report verdicts submission sizes efficiency bf16 stsb-pass export backbone12 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -102,6 +102,9 @@ sizes: $(STAMP) ## count parameters and FLOPs of every system at its paper's sha
 
 efficiency: $(STAMP) ## time every system, on a quiet machine; goes on where it stopped: MINUTES=60 THREADS=0 (torch's choice)
 	$(RUN) lib.efficiency.run speed --minutes "$(MINUTES)" --threads "$(THREADS)"
+
+bf16: $(STAMP) ## every system in bf16 and in float32, in the same rounds, on a quiet machine that computes in bf16: MINUTES=60
+	$(RUN) lib.efficiency.run bf16 --minutes "$(MINUTES)" --threads "$(THREADS)"
 
 stsb-pass: $(STAMP) ## BERT-base against DistilBERT over STS-B at batch 1 (DistilBERT, Table 3); 10 to 40 minutes
 	$(RUN) lib.efficiency.run stsb --threads "$(THREADS)"

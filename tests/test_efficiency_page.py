@@ -19,6 +19,7 @@ from lib.efficiency import backends, machines, match
 from lib.efficiency.match import sizes
 from lib.errors import InputError
 from lib.paths import ROOT
+from lib.reporting import efficiency_bf16 as bf16
 from lib.reporting import efficiency_counts as counts
 from lib.reporting import efficiency_elsewhere as elsewhere
 from lib.reporting import efficiency_page as page
@@ -204,18 +205,28 @@ def test_machines_are_not_mixed(own):
     assert machines.chosen(measured(*rows[1:])) == ("another", "2")  # as many rows: the machine timed last
 
 
-def test_bf16_stands_beside_float32_of_the_same_machine_and_point():
-    at = {"system": "DistilBERT", "batch": 1, "length": 128, "speedup_vs_bert_base": 1.9}
-    rows = [{**at, "backend": "sdpa", "latency_ms": 50.0}, {**at, "backend": "bf16", "latency_ms": 20.0},
-            {**at, "backend": "sdpa", "latency_ms": 90.0, "batch": 8},
-            {**at, "backend": "sdpa", "latency_ms": 10.0, "length": 32},
-            {**at, "backend": "bf16", "latency_ms": 40.0, "length": 32}]
-    html = elsewhere.bf16_gain(measured(*rows))
-    assert cells(html) == [["DistilBERT", "0.25 10 ms, 40 ms", "2.50 50 ms, 20 ms"]]
-    assert "Of 2 pairs of medians, bf16 was slower in 1; the median gain is 1.38 times" in text(html)
-    assert elsewhere.bf16_gain(measured(rows[0])) == ""  # nothing to hold it against
+def test_speed_ups_stand_by_batch():
+    at = {"system": "DistilBERT", "batch": 1, "length": 128, "speedup_vs_bert_base": 1.9, "backend": "sdpa"}
+    rows = [at, {**at, "backend": "bf16"}, {**at, "batch": 8}, {**at, "length": 32, "batch": 32},
+            {**at, "system": "BERT-base"}]
     assert cells(elsewhere.by_batch(measured(*rows))) == [
         ["DistilBERT", "sdpa 1.90 (1.80 to 2.00) bf16 1.90 (1.80 to 2.00)", "sdpa 1.90 (1.80 to 2.00)"]]
+
+
+def test_bf16_is_told_from_float32_by_the_quartiles():
+    at = {"system": "DistilBERT", "batch": 1, "length": 128, "fp32_ms": 50.0, "bf16_ms": 25.0, "gain": 2.0,
+          "gain_low": 1.9, "gain_high": 2.1, "rounds": 7, "threads": 2, "processor": "made up", "date": "2026-01-01",
+          "versions": "torch 0"}
+    rows = [at, {**at, "length": 32, "gain": 0.5, "gain_low": 0.4, "gain_high": 0.6},
+            {**at, "system": "TinyBERT4", "gain": 1.1, "gain_low": 0.9}, {**at, "processor": "another", "gain": 7.0}]
+    html = bf16.bf16(pd.DataFrame(rows))
+    assert "made up, 2 threads, 2026-01-01 to 2026-01-01, torch 0. Of 3 timings bf16 was faster in 1," in text(html)
+    assert "slower in 1 and not told apart by the quartiles in 1; the fewest rounds were 7." in text(html)
+    assert cells(html) == [  # a table for each processor
+        ["DistilBERT", "7.00 (1.90 to 2.10) 50.0 ms, 25.0 ms"],
+        ["DistilBERT", "0.50 (0.40 to 0.60) 50.0 ms, 25.0 ms", "2.00 (1.90 to 2.10) 50.0 ms, 25.0 ms"],
+        ["TinyBERT4", "none", "1.10 (0.90 to 2.10) 50.0 ms, 25.0 ms"]]
+    assert "not measured yet" in text(bf16.bf16(None))
 
 
 def test_without_another_machine_the_page_says_so():

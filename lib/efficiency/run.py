@@ -2,6 +2,7 @@
 
     python -m lib.efficiency.run sizes                     counts: results/sizes.csv and results/blocks.csv, no timing
     python -m lib.efficiency.run speed --minutes 60        timings: results/efficiency.csv, on a quiet machine
+    python -m lib.efficiency.run bf16 --minutes 30         one network in bf16 and in float32: results/bf16.csv
     python -m lib.efficiency.run stsb                      the pass over STS-B at batch 1: results/stsb_pass.csv
     python -m lib.efficiency.run students --build build    int8 scores and latency of trained students: students.csv
 
@@ -21,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lib import models, parameters
-from lib.efficiency import block, counts, shapes, timing
+from lib.efficiency import bf16, block, counts, shapes, timing
 from lib.efficiency import table as efficiency_table
 from lib.efficiency.backends import BACKENDS
 from lib.efficiency.table import Subject
@@ -215,7 +216,7 @@ def speed(minutes: float, systems: list[str], backends: list[str], threads: int,
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 2 and one line for bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("sizes", "speed", "stsb", "students"))
+    parser.add_argument("what", choices=("sizes", "speed", "bf16", "stsb", "students"))
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--systems", default="", help="names separated by semicolons; empty: all")
     parser.add_argument("--backends", default="", help="separated by spaces; empty: all")
@@ -236,6 +237,12 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         given = {k: v for k, v in (("systems", a.systems), ("backends", a.backends)) if v}
         p = parameters.validate(Config, {**given, "minutes": a.minutes, "threads": a.threads})
+        if a.what == "bf16":
+            if p.threads:
+                torch.set_num_threads(p.threads)
+            some = [subject(shapes.get(n)) for n in (p.systems if a.systems else shapes.BY_NAME)]
+            print(bf16.write(some, results_dir() / "bf16.csv", p.minutes, Printer()), "rows added")
+            return 0
         speed(a.minutes, p.systems if a.systems else [], p.backends if a.backends else list(BACKENDS), a.threads,
               results_dir() / "efficiency.csv")
     return 0

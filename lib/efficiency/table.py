@@ -124,7 +124,7 @@ def measure(subjects: Sequence[Subject], base: Subject, backends: Sequence[str],
                 running = {n: ready[n] for n in dict.fromkeys([base.name, *(s.name for s in missing)])}
                 memory = {n: _peak(n, r, held, point) for n, r in running.items()}
                 times = timing.interleaved(
-                    {n: _call(r, point) for n, r in running.items()}, rounds=rounds, warmup=warmup, fewest=fewest,
+                    {n: call(r, point) for n, r in running.items()}, rounds=rounds, warmup=warmup, fewest=fewest,
                     seconds=min(seconds, max(0.0, deadline - time.monotonic())))
                 rows = [_row(s, base, backend, ready[s.name], point, times, memory) for s in missing]
                 done |= {key(s, backend, point) for s in missing}
@@ -154,7 +154,7 @@ def across(subject: Subject, backends: Sequence[str], points: Sequence[tuple[int
     rows = []
     for point in points:
         memory = {b: _peak(b, r, held, point) for b, r in ready.items()}
-        times = timing.interleaved({b: _call(r, point) for b, r in ready.items()}, rounds=rounds, warmup=warmup,
+        times = timing.interleaved({b: call(r, point) for b, r in ready.items()}, rounds=rounds, warmup=warmup,
                                        fewest=fewest, seconds=seconds)
         first = next(iter(times))
         for b, r in ready.items():
@@ -174,7 +174,8 @@ def _inputs(point: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, torch.ones_like(ids)
 
 
-def _call(ready: Ready, point: tuple[int, int]) -> Callable[[], object]:
+def call(ready: Ready, point: tuple[int, int]) -> Callable[[], object]:
+    """A pass of `ready` over random ids (batch, length) = `point`, none of them padding."""
     ids, mask = _inputs(point)
     return lambda: ready.run(ids, mask)
 
@@ -200,9 +201,9 @@ def _peak(name: str, ready: Ready, held: dict[str, float], point: tuple[int, int
     """MB that a model holds and its first call at a point takes beside it; `held` learns what the call left behind."""
     before = efficiency_memory.resident()
     if ready.lazy:  # what its compiler takes is not what the model takes
-        _call(ready, point)()
+        call(ready, point)()
         before = efficiency_memory.resident()
-    highest = efficiency_memory.peak(_call(ready, point))
+    highest = efficiency_memory.peak(call(ready, point))
     own = held[name]
     held[name] += efficiency_memory.resident() - before
     return None if highest is None else own + highest - before

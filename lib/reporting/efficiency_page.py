@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from lib.efficiency import machines, match
 from lib.errors import InputError
+from lib.reporting import efficiency_bf16 as bf16
 from lib.reporting import efficiency_counts as counts
 from lib.reporting import efficiency_elsewhere as elsewhere
 from lib.reporting import efficiency_parts as parts
@@ -35,6 +36,7 @@ def fragments(reported: list[Reported]) -> dict[str, Markup]:
             times.machine(measured, timed), times.timed(measured, sizes), times.faster_than_work(reported, sizes),
             times.speeds(reported, sizes, measured), times.curves(measured), times.whole(measured)]),
         "efficiency-elsewhere": elsewhere.elsewhere([] if timed is None else machines.of_others(timed), sizes),
+        "efficiency-bf16": bf16.bf16(parts.csv("bf16.csv")),
         "efficiency-students": students.pareto(trained) + students.students(trained),
         "efficiency-stsb": times.stsb(reported, parts.csv("stsb_pass.csv")),
         "efficiency-shapes": counts.shapes(sizes),
